@@ -22,6 +22,7 @@ mod licences;
 mod measurements;
 mod nightly;
 mod packages;
+mod python;
 #[cfg(test)]
 mod roots;
 mod suite;
@@ -77,6 +78,8 @@ cargo xtask <task>
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   header               write the C header of libmica anew; installs cbindgen into target/tools
   kernels [FILTER]     compile the kernels of crates/ops/kernels that have changed to the PTX beside them
+  python               put the Python package together in target/python and test it with NumPy on the
+                       software GPU; installs NumPy into target/tools
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
 ";
 
@@ -106,6 +109,7 @@ fn main() -> Result<()> {
         ["header"] => header::run(),
         ["kernels"] => kernels::run(""),
         ["kernels", filter] => kernels::run(filter),
+        ["python"] => python::test(),
         ["toolkit"] => {
             println!("{}", toolkit::nvcc()?.display());
             Ok(())

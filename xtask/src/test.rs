@@ -7,6 +7,7 @@ use crate::clients;
 use crate::command::{self, cargo};
 use crate::docs::{self, Compiler};
 use crate::licences;
+use crate::python;
 use crate::suite::{self, Breadth};
 use crate::support;
 
@@ -40,6 +41,7 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
     // Tests load the shims and start the command as files, so those are built first.
     command::run("build", &mut cargo(&["build", "--workspace"]))?;
     command::run("tests", &mut cargo(&["test", "--workspace", "--quiet"]))?;
+    python::test()?;
     match extent {
         Extent::Everything => {
             suite::run("", Breadth::Some)?;

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use mica_gpu::{HostCallback, ModuleInfo, TensorMap, TensorMapRequest};
+use mica_gpu::{GlobalDescription, HostCallback, ModuleInfo, TensorMap, TensorMapRequest};
 use mica_vgpu::Statistics;
 
 use crate::vgpu::Memory;
@@ -25,6 +25,15 @@ pub(crate) type PendingBytes = mpsc::Receiver<Result<Vec<u8>>>;
 
 pub(crate) trait Backend: Send + Sync {
     fn info(&self) -> DeviceInfo;
+    /// The context of the driver library of this process that memory and streams are in, if they are in one.
+    fn driver_context(&self) -> Option<usize> {
+        None
+    }
+    /// Does some work with that context current on this thread; without one, just does it.
+    fn with_context(&self, work: &mut dyn FnMut()) -> Result<()> {
+        work();
+        Ok(())
+    }
     fn memory(&self) -> Result<Memory>;
     fn statistics(&self) -> Result<Statistics>;
     /// Ends the context and begins a new one.
@@ -61,6 +70,10 @@ pub(crate) trait Backend: Send + Sync {
 
     fn module_load(&self, image: &[u8]) -> Result<(u64, ModuleInfo)>;
     fn module_unload(&self, module: u64) -> Result<()>;
+    /// A variable that the description of the module does not have.
+    fn module_global(&self, _module: u64, _name: &str) -> Result<Option<GlobalDescription>> {
+        Ok(None)
+    }
     fn launch(&self, launch: &LaunchCall<'_>) -> Result<()>;
     fn occupancy(&self, module: u64, kernel: u32, threads: u32, shared: u64) -> Result<u32>;
 

@@ -9,7 +9,7 @@ use crate::arbiter::Arbiter;
 use crate::{Error, Result};
 
 /// What a device is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceInfo {
     /// Its name.
     pub name: String,

@@ -58,6 +58,7 @@ mod backend;
 mod buffer;
 mod connected;
 mod device;
+mod driver;
 mod embedded;
 mod error;
 mod launch;

@@ -69,7 +69,12 @@ impl Module {
     /// A variable by its (mangled) name.
     pub fn global(&self, name: &str) -> Result<Global> {
         let globals = &self.loaded.info.globals;
-        match globals.iter().find(|global| global.name == name) {
+        let known = globals.iter().find(|global| global.name == name).cloned();
+        let found = match known {
+            None => (self.loaded.vgpu.backend).module_global(self.loaded.handle, name)?,
+            known => known,
+        };
+        match found {
             Some(global) => Ok(Global {
                 loaded: Arc::clone(&self.loaded),
                 address: global.address.0,

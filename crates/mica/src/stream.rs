@@ -67,6 +67,11 @@ impl Stream {
         self.owned.handle
     }
 
+    /// The stream (`CUstream`) of the process's driver library, where [`Vgpu::driver_context`] is one.
+    pub fn driver_handle(&self) -> Option<u64> {
+        self.vgpu().driver_context().map(|_| self.handle())
+    }
+
     fn vgpu(&self) -> &Vgpu {
         &self.owned.vgpu
     }

@@ -10,6 +10,7 @@ use crate::backend::Backend;
 use crate::buffer::{DeviceBuffer, Plain};
 use crate::connected::Connected;
 use crate::device::{Device, DeviceInfo};
+use crate::driver::Driven;
 use crate::embedded::Embedded;
 use crate::module::Module;
 use crate::stream::{Event, Stream};
@@ -141,6 +142,31 @@ impl Vgpu {
             None => Err(Error::NotConnected),
             Some(environment) => Self::connect_to(&environment?),
         }
+    }
+
+    /// The virtual GPU that `mica run` or `mica exec` started this program in, of either mode, through the driver library that
+    /// other code of this process uses: NVIDIA's libraries and this crate share memory and streams.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`] if the driver library is not Mica's; otherwise what the library says.
+    pub fn through_driver() -> Result<Self> {
+        Ok(Self::over(Driven::open()?))
+    }
+
+    /// The context (`CUcontext`) of the process's driver library that memory and streams are in. `None` where they are not
+    /// the driver's: in an embedded virtual GPU, and in one that [`Vgpu::connect`] made.
+    pub fn driver_context(&self) -> Option<usize> {
+        self.backend.driver_context()
+    }
+
+    /// Does some work with [`Vgpu::driver_context`] current on this thread.
+    ///
+    /// # Errors
+    /// If the context cannot be made current.
+    pub fn with_driver_context<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
+        let (mut work, mut result) = (Some(work), None);
+        (self.backend).with_context(&mut || result = work.take().map(|work| work()))?;
+        result.ok_or_else(|| Error::Argument("the context was not made current".into()))
     }
 
     /// A virtual GPU of a daemon.

@@ -41,6 +41,14 @@ pub enum Error {
         /// What is wrong with which value.
         message: String,
     },
+    /// A library of the user refused.
+    #[error("{library}: {message}")]
+    Library {
+        /// The library.
+        library: &'static str,
+        /// What it said.
+        message: String,
+    },
     /// The virtual GPU refused, or work on it failed.
     #[error(transparent)]
     Gpu(#[from] mica::Error),

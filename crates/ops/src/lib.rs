@@ -39,6 +39,7 @@ mod tensor;
 mod train;
 mod tune;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use mica::{Stream, Vgpu};
@@ -48,7 +49,7 @@ pub use conv::Conv;
 pub use dtype::{DType, bf16_from_f32, f16_from_f32, f32_from_f16};
 pub use error::{Error, Result};
 pub use expr::Expr;
-pub use gemm::{Activation, Gemm, Precision};
+pub use gemm::{Activation, Gemm, Precision, Provider};
 pub use rows::{Norm, NormGradients, NormStatistics, Reduction};
 pub use tensor::Tensor;
 pub use train::{AdamW, LossScale, Parameter};
@@ -66,7 +67,11 @@ pub struct Ops {
     pool: Arc<Pool>,
     tuner: Arc<Tuner>,
     tensor_maps: Arc<gemm::TensorMaps>,
+    library: Arc<gemm::Library>,
     is_software: bool,
+    /// Whether the virtual GPU allows them.
+    allows_tensor_cores: bool,
+    /// Whether kernels of this crate use them.
     tensor_cores: bool,
     capability: (u32, u32),
 }
@@ -97,15 +102,19 @@ impl Ops {
         let info = vgpu.info();
         let kernels = Kernels::new(vgpu);
         let is_software = info.is_software();
-        // The software GPU computes faster without them.
         let (major, minor) = info.compute_capability;
-        let tensor_cores = !is_software && major >= 8 && kernels.allows_tensor_cores()?;
+        let library = gemm::Library::find(vgpu)?;
+        let is_asked = major >= 8 && (!is_software || library.is_found());
+        let allows_tensor_cores = is_asked && kernels.allows_tensor_cores()?;
+        // The software GPU computes faster without them.
+        let tensor_cores = !is_software && allows_tensor_cores;
         let setting = format!(
-            "{} sm_{major}{minor} {} multiprocessors, tensor cores {}, kernels {}",
+            "{} sm_{major}{minor} {} multiprocessors, tensor cores {}, kernels {}{}",
             info.name,
             info.multiprocessors,
             if tensor_cores { "on" } else { "off" },
             kernels::all_hash(),
+            library.setting(),
         );
         Ok(Self {
             vgpu: vgpu.clone(),
@@ -114,7 +123,9 @@ impl Ops {
             pool: Pool::new(vgpu)?,
             tuner: Arc::new(Tuner::new(tune::default_file(), setting)),
             tensor_maps: Arc::default(),
+            library: Arc::new(library),
             is_software,
+            allows_tensor_cores,
             tensor_cores,
             capability: (major, minor),
         })
@@ -198,6 +209,31 @@ impl Ops {
                 .write_bytes(&self.stream, tensor.address(), bytes)?;
         }
         Ok(tensor)
+    }
+
+    /// A tensor in device memory of another library of this process, for which nothing is copied; `keeps` is dropped when
+    /// the tensor and its views are. The other library's work on it must be over, or precede in the stream.
+    ///
+    /// # Errors
+    /// If there are not as many strides as axes, or the elements could not be counted.
+    pub fn adopt(
+        &self,
+        address: u64,
+        dtype: DType,
+        shape: &[usize],
+        strides: Option<&[usize]>,
+        keeps: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Tensor> {
+        tensor::count("a tensor", shape)?;
+        let dense = tensor::dense_strides(shape);
+        let strides = strides.unwrap_or(&dense);
+        let most = 1_usize << 48;
+        if strides.len() != shape.len() || strides.iter().any(|stride| *stride > most) {
+            let message = format!("strides {strides:?} for shape {shape:?}");
+            return Err(Error::argument("a tensor", message));
+        }
+        let storage = storage::Storage::adopted(address, keeps);
+        Ok(Tensor::strided(storage, dtype, shape, strides))
     }
 
     /// The values of a tensor in the order of its axes; waits for earlier work of the stream.

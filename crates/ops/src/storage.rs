@@ -3,6 +3,7 @@
 //! All work of a library object runs in one stream, so memory that a dropped tensor gives back may be
 //! used by the next operation at once: the stream has passed the earlier one by then.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -33,6 +34,8 @@ pub(crate) struct Storage {
     buffer: Option<DeviceBuffer<u8>>,
     address: u64,
     pool: Weak<Pool>,
+    /// What keeps memory of somebody else.
+    _kept_by: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Sizes that memory is had in: steps of an eighth of the power of two below, at least 512 bytes.
@@ -74,6 +77,7 @@ impl Pool {
             address: buffer.address(),
             buffer: Some(buffer),
             pool: self.this.clone(),
+            _kept_by: None,
         })
     }
 
@@ -95,6 +99,16 @@ impl Pool {
 }
 
 impl Storage {
+    /// Memory of somebody else, who keeps it until `keeps` is dropped.
+    pub(crate) fn adopted(address: u64, keeps: Arc<dyn Any + Send + Sync>) -> Self {
+        Self {
+            buffer: None,
+            address,
+            pool: Weak::new(),
+            _kept_by: Some(keeps),
+        }
+    }
+
     pub(crate) fn address(&self) -> u64 {
         self.address
     }

@@ -52,6 +52,19 @@ impl Tensor {
         }
     }
 
+    /// A tensor in memory of somebody else.
+    pub(crate) fn strided(
+        storage: Storage,
+        dtype: DType,
+        shape: &[usize],
+        strides: &[usize],
+    ) -> Self {
+        Self {
+            strides: strides.to_vec(),
+            ..Self::dense(storage, dtype, shape)
+        }
+    }
+
     /// The type of its elements.
     pub fn dtype(&self) -> DType {
         self.dtype

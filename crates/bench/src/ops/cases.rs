@@ -7,6 +7,8 @@ use serde::Serialize;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
     Gemm,
+    /// A product by cuBLASLt, whatever is fastest.
+    Library,
     Attention,
     Gelu,
     Softmax,
@@ -46,6 +48,7 @@ impl Case {
         let sizes: Vec<String> = shape.iter().map(ToString::to_string).collect();
         let name = match kind {
             Kind::Gemm => "product",
+            Kind::Library => "cuBLASLt",
             Kind::Attention => "attention",
             Kind::Gelu => "GELU",
             Kind::Softmax => "softmax",
@@ -88,7 +91,7 @@ impl Case {
     pub(super) fn work(&self) -> f64 {
         let product: f64 = self.shape.iter().map(|n| *n as f64).product();
         match self.kind {
-            Kind::Gemm => 2.0 * product,
+            Kind::Gemm | Kind::Library => 2.0 * product,
             // Two products; a causal one sees half of the keys.
             Kind::Attention => {
                 4.0 * product * self.shape[2] as f64 * if self.causal { 0.5 } else { 1.0 }
@@ -100,7 +103,7 @@ impl Case {
     /// Unit of the rate and what it divides by.
     pub(super) fn unit(&self) -> (&'static str, f64) {
         match (self.kind, self.on) {
-            (Kind::Gemm | Kind::Attention, "card") => ("TFLOP/s", 1e12),
+            (Kind::Gemm | Kind::Library | Kind::Attention, "card") => ("TFLOP/s", 1e12),
             (Kind::Gemm | Kind::Attention, _) => ("GFLOP/s", 1e9),
             _ => ("GB/s", 1e9),
         }
@@ -124,6 +127,14 @@ pub(super) fn on_card() -> Vec<Case> {
         Case::new(Softmax, "f16", &[65536, 4096], Rate(3600.0)),
         Case::new(Norm, "f16", &[65536, 4096], Rate(3600.0)),
     ];
+    for dtype in ["bf16", "f16", "tf32", "f32", "i8"] {
+        cases.push(Case::new(
+            Kind::Library,
+            dtype,
+            &[1, 8192, 8192, 8192],
+            Part(0.99),
+        ));
+    }
     for (heads, size) in [(32, 64), (16, 128)] {
         for causal in [false, true] {
             for rival in ["flash", "cudnn"] {

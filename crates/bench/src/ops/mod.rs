@@ -2,10 +2,12 @@
 //!
 //! In a virtual GPU that `mica run --mode isolated` made, on that; else on the software GPU. On a card the
 //! rival is PyTorch, outside of Mica; on the software GPU NumPy (OpenBLAS) and a plain loop with OpenMP.
-//! First every kernel that could be chosen is compared with a product in f64.
+//! First every kernel that could be chosen is compared with a product in f64. Products by the user's cuBLASLt are compared with
+//! calls of that library without Mica.
 
 mod cases;
 mod check;
+mod choice;
 mod rival;
 
 use std::time::Instant;
@@ -22,7 +24,7 @@ use crate::args::BenchArgs;
 const ROUNDS: usize = 5;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
-    let vgpu = match Vgpu::connect() {
+    let vgpu = match Vgpu::through_driver() {
         Err(mica::Error::NotConnected) => Vgpu::builder()
             .memory(2 << 30)
             .build(&Device::software()?)?,
@@ -31,11 +33,18 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let info = vgpu.info();
     errln!("{}, {} multiprocessors", info.name, info.multiprocessors);
     let ops = Ops::new(&vgpu)?;
+    for provider in ops.providers() {
+        let used = if provider.is_used { "" } else { "not used: " };
+        errln!("{}: {used}{}", provider.name, provider.state);
+    }
     let mut report = Report::new(args.json);
     let only = args.only.clone().unwrap_or_default();
     if "kernels agree with f64".contains(&only) {
         report.add(check::kernels(&ops)?);
         report.add(check::attention(&ops)?);
+    }
+    if !info.is_software() && choice::NAME.contains(&only) {
+        report.add(choice::measure(&ops)?);
     }
     let cases = match info.is_software() {
         true => cases::on_processor(),
@@ -52,7 +61,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         let work = case.name.split(',').next().unwrap_or_default().to_owned();
         let seconds = match &known {
             Some((name, seconds)) if *name == work => *seconds,
-            _ => measure(&ops, case, args.seconds.unwrap_or(0.5))?,
+            _ => match measure(&ops, case, args.seconds.unwrap_or(0.5)) {
+                Err(why) if case.kind == Kind::Library => {
+                    errln!("{} is not measured: {why:#}", case.name);
+                    continue;
+                }
+                measured => measured?,
+            },
         };
         known = Some((work, seconds));
         report.add(line(case, seconds, rivals.get(&case.name).copied()));
@@ -100,7 +115,7 @@ fn measure(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
     };
     let shape = &case.shape;
     match case.kind {
-        Kind::Gemm => {
+        Kind::Gemm | Kind::Library => {
             let [batch, m, n, k] = shape[..] else {
                 bail!("{} has no four sizes", case.name)
             };
@@ -118,6 +133,11 @@ fn measure(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
                 precision,
                 ..Gemm::default()
             };
+            if case.kind == Kind::Library {
+                // What the library expects to be fastest, as a direct call takes it.
+                let by_library = || ops.gemm_by("cublaslt_1", &a, &b, &spec).map(drop);
+                return timed(ops, seconds, by_library);
+            }
             let d = ops.gemm(&a, &b, &spec)?;
             timed(ops, seconds, || ops.gemm_into(&a, &b, &spec, &d))
         }

@@ -29,11 +29,57 @@ def timed(work, wait, seconds=0.4):
     return sorted(best)[len(best) // 2]
 
 
+def by_cublaslt(c, kind):
+    """cuBLASLt called directly: its first algorithm for the transposed product, in columns."""
+    import ctypes as C
+    torch.matmul(torch.ones(64, 64, device="cuda"), torch.ones(64, 64, device="cuda"))
+    with open("/proc/self/maps") as maps:
+        path = next(line.split()[-1] for line in maps if "libcublasLt.so" in line)
+    lt, p = C.CDLL(path), C.c_void_p
+    def ok(code):
+        if code:
+            raise RuntimeError(f"cuBLASLt returned {code}")
+    b, m, n, k = c["shape"]
+    if c["dtype"] == "i8":
+        x, y = torch.randint(-100, 100, (m, k), device="cuda", dtype=kind), torch.randint(-100, 100, (n, k), device="cuda", dtype=kind)
+    else:
+        x, y = (torch.rand(m, k, device="cuda") * 2 - 1).to(kind), (torch.rand(k, n, device="cuda") * 2 - 1).to(kind)
+    out = torch.empty(m, n, device="cuda", dtype=torch.int32 if c["dtype"] == "i8" else kind)
+    types = {torch.float32: 0, torch.float16: 2, torch.int8: 3, torch.int32: 10, torch.bfloat16: 14}
+    compute = {"tf32": 77, "i8": 72}.get(c["dtype"], 68)
+    handle, op, la, lb, ld, wish = p(), p(), p(), p(), p(), p()
+    ok(lt.cublasLtCreate(C.byref(handle)))
+    ok(lt.cublasLtMatmulDescCreate(C.byref(op), compute, 10 if c["dtype"] == "i8" else 0))
+    turn = C.c_int(1 if c["dtype"] == "i8" else 0)
+    ok(lt.cublasLtMatmulDescSetAttribute(op, 3, C.byref(turn), C.c_size_t(4)))
+    u = C.c_uint64
+    rows, cols = (k, n) if turn.value else (n, k)
+    ok(lt.cublasLtMatrixLayoutCreate(C.byref(la), types[kind], u(rows), u(cols), C.c_int64(rows)))
+    ok(lt.cublasLtMatrixLayoutCreate(C.byref(lb), types[kind], u(k), u(m), C.c_int64(k)))
+    ok(lt.cublasLtMatrixLayoutCreate(C.byref(ld), types[out.dtype], u(n), u(m), C.c_int64(n)))
+    ok(lt.cublasLtMatmulPreferenceCreate(C.byref(wish)))
+    size = u(32 << 20)
+    ok(lt.cublasLtMatmulPreferenceSetAttribute(wish, 1, C.byref(size), C.c_size_t(8)))
+    found, count = (C.c_uint64 * 12)(), C.c_int()
+    ok(lt.cublasLtMatmulAlgoGetHeuristic(handle, op, la, lb, ld, ld, wish, 1, found, C.byref(count)))
+    space = torch.empty(32 << 20, device="cuda", dtype=torch.uint8)
+    one, zero = (C.c_int(1), C.c_int(0)) if c["dtype"] == "i8" else (C.c_float(1), C.c_float(0))
+    places = [p(t.data_ptr()) for t in (y, x, out, out)]
+    stream = p(torch.cuda.current_stream().cuda_stream)
+    keep = (x, y, out, space)
+    def run(keep=keep):
+        ok(lt.cublasLtMatmul(handle, op, C.byref(one), places[0], la, places[1], lb, C.byref(zero), places[2], ld, places[3], ld,
+                             found, p(space.data_ptr()), C.c_size_t(found[8]), stream))
+    return run
+
+
 def on_card(c):
     kind = {"f32": torch.float32, "tf32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i8": torch.int8}[c["dtype"]]
     torch.backends.cuda.matmul.allow_tf32 = c["dtype"] == "tf32"
     make = lambda *s: torch.randn(*s, device="cuda").to(kind)
     s = c["shape"]
+    if c["kind"] == "library":
+        return by_cublaslt(c, kind)
     if c["kind"] == "gemm":
         b, m, n, k = s
         if c["dtype"] == "i8":

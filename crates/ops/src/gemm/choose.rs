@@ -2,6 +2,7 @@
 
 use super::check::Product;
 use super::launch::Variant;
+use super::library::does_epilogue;
 use super::spec::{Gemm, Precision};
 use crate::pack::Matrix;
 use crate::tune::{Key, bucket};
@@ -11,14 +12,16 @@ impl Ops {
     /// Whether tensor cores may compute a product: the card has them, the virtual GPU allows them, and
     /// 32-bit factors may be rounded.
     fn may_use_tensor_cores(&self, product: &Product, spec: &Gemm) -> Result<bool> {
+        Ok(self.tensor_cores && self.allows_tensor_cores_for(product, spec)?)
+    }
+
+    /// Whether the virtual GPU's policy lets tensor cores compute a product.
+    pub(super) fn allows_tensor_cores_for(&self, product: &Product, spec: &Gemm) -> Result<bool> {
         let dtype = product.a.dtype;
         let rounds = dtype != DType::F32 || spec.precision == Precision::Tf32;
         // A number format may be forbidden where tensor cores are not.
-        Ok(
-            self.tensor_cores
-                && rounds
-                && self.kernels.allows(&Variant::Mma(64, 64).file(dtype))?,
-        )
+        let file = Variant::Mma(64, 64).file(dtype);
+        Ok(self.allows_tensor_cores && rounds && self.kernels.allows(&file)?)
     }
 
     /// Whether a kernel for Hopper can compute a product. Its instructions exist on compute capability 9.0 alone, and the
@@ -50,13 +53,22 @@ impl Ops {
         Key {
             sizes: [a.rows, b.cols, a.cols, product.batches].map(bucket),
             dtype: a.dtype,
+            out: product.out,
+            has_epilogue: !does_epilogue(product, spec),
             is_tf32: spec.precision == Precision::Tf32,
             layout: [a.col == 1, b.col == 1, aligned],
         }
     }
 
-    /// Kernels that can compute a product, the likely best first; never none.
+    /// What can compute a product: kernels of this crate, the likely best first, then the user's library; never none.
     pub(crate) fn candidates(&self, product: &Product, spec: &Gemm) -> Result<Vec<Variant>> {
+        let mut found = self.own_candidates(product, spec)?;
+        found.extend(self.library_candidates(product, spec)?);
+        Ok(found)
+    }
+
+    /// Kernels of this crate that can compute a product, the likely best first; never none.
+    pub(super) fn own_candidates(&self, product: &Product, spec: &Gemm) -> Result<Vec<Variant>> {
         if self.is_software {
             let rows = if product.a.rows <= 8 {
                 [8, 12]
@@ -84,7 +96,7 @@ impl Ops {
                         || (product.batches == 1 && product.a.cols.is_multiple_of(whole));
                     has_wgmma && divides && m <= *rows as usize && (*rows == 64 || m > 64)
                 }
-                Variant::Rows(_) | Variant::Tile => false,
+                Variant::Rows(_) | Variant::Tile | Variant::Library(_) => false,
             })
             .filter(|variant| m <= 64 || variant.block().0 > 16)
             .filter(|variant| m > 32 || variant.block().0 < 128)

@@ -57,6 +57,8 @@ pub(crate) enum Variant {
     Wgmma(u32),
     /// Two blocks of 64 or 128 rows and 128 columns each with the same, and the sums along k divided into so many parts.
     Thin(u32, u32),
+    /// The algorithm of this number, from 1, that the user's cuBLASLt proposes.
+    Library(u32),
 }
 
 impl Variant {
@@ -96,6 +98,7 @@ impl Variant {
             Self::Mma(rows, cols) => format!("mma_{rows}x{cols}"),
             Self::Wgmma(cols) => format!("wgmma_{cols}"),
             Self::Thin(rows, parts) => format!("wgmma_thin{rows}_in_{parts}"),
+            Self::Library(number) => format!("cublaslt_{number}"),
             other => other.name(true),
         }
     }
@@ -111,6 +114,7 @@ impl Variant {
             (Self::Wgmma(cols), false) => format!("wgmma_{cols}_nk"),
             (Self::Thin(rows, _), true) => format!("wgmma_thin{rows}_kn"),
             (Self::Thin(rows, _), false) => format!("wgmma_thin{rows}_nk"),
+            (Self::Library(_), _) => String::new(),
         }
     }
 
@@ -130,6 +134,7 @@ impl Variant {
             Self::Mma(rows, cols) => (rows as usize, cols as usize),
             Self::Wgmma(cols) => (256, cols as usize),
             Self::Thin(rows, _) => (rows as usize, 256),
+            Self::Library(_) => (1, 1),
         }
     }
 
@@ -154,7 +159,7 @@ impl Variant {
         match self {
             // A block goes through eight panels of rows.
             Self::Rows(_) => Grid::of([m.div_ceil(8), n, batches], [32, 1, 1]),
-            Self::Tile | Self::Wgmma(_) | Self::Thin(..) => {
+            Self::Tile | Self::Wgmma(_) | Self::Thin(..) | Self::Library(_) => {
                 Grid::of([m * n, 1, batches], [256, 1, 1])
             }
             Self::Mma(rows, cols) => {
@@ -185,7 +190,7 @@ fn strides(tensor: &Tensor) -> [i64; 3] {
 }
 
 impl Epilogue {
-    fn new(spec: &Gemm, d: &Tensor) -> Self {
+    pub(super) fn new(spec: &Gemm, d: &Tensor) -> Self {
         let mut epilogue = Self {
             d: d.address(),
             d_strides: strides(d),
@@ -246,7 +251,7 @@ fn is_aligned(factor: &Matrix) -> bool {
 
 impl Ops {
     /// Packs a factor; one that all products of a stack share is packed once.
-    fn pack_factor(
+    pub(super) fn pack_factor(
         &self,
         factor: &Matrix,
         batches: usize,
@@ -271,7 +276,11 @@ impl Ops {
     }
 
     /// A factor as a kernel with tensor cores reads it: contiguous rows at multiples of 16 bytes.
-    fn aligned_factor(&self, factor: &Matrix, batches: usize) -> Result<(Option<Tensor>, Matrix)> {
+    pub(super) fn aligned_factor(
+        &self,
+        factor: &Matrix,
+        batches: usize,
+    ) -> Result<(Option<Tensor>, Matrix)> {
         if (factor.col == 1 || factor.cols == 1) && is_aligned(factor) {
             return Ok((None, *factor));
         }
@@ -349,6 +358,9 @@ impl Ops {
         d: &Tensor,
         variant: Variant,
     ) -> Result<()> {
+        if let Variant::Library(number) = variant {
+            return self.launch_by_library(product, spec, d, number);
+        }
         let prepared = self.prepare(product, variant)?;
         let (a, b, is_turned) = (&prepared.a, &prepared.b, prepared.is_turned);
         let (m, n, k) = (product.a.rows, product.b.cols, product.a.cols);
@@ -408,7 +420,13 @@ impl Ops {
     }
 
     /// Applies an epilogue to sums `[batch, m, n]`.
-    fn finish_sums(&self, file: &str, sums: &Tensor, epilogue: Epilogue, d: &Tensor) -> Result<()> {
+    pub(super) fn finish_sums(
+        &self,
+        file: &str,
+        sums: &Tensor,
+        epilogue: Epilogue,
+        d: &Tensor,
+    ) -> Result<()> {
         let kernel = self.kernels.get(file, "gemm_epilogue")?;
         let (batches, m, n) = (sums.shape()[0], sums.shape()[1], sums.shape()[2]);
         for first in (0..batches).step_by(MOST_BLOCKS) {

@@ -7,12 +7,15 @@ mod check;
 mod choose;
 mod hopper;
 mod launch;
+mod library;
 mod spec;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use hopper::TensorMaps;
 pub(crate) use launch::Variant;
+pub(crate) use library::Library;
+pub use library::Provider;
 pub use spec::{Activation, Gemm, Precision};
 
 use check::{Product, check, mismatch};
@@ -106,18 +109,54 @@ impl Ops {
         }
         if self.is_software {
             // The first is the best for nearly all sizes: a question would cost more than it could gain.
-            let first = self.candidates(product, spec)?[0];
+            let first = self.own_candidates(product, spec)?[0];
             return self.launch_product(product, spec, d, first);
         }
-        let variant = self.tuner.choose(
+        let variant = self.choose(product, spec)?;
+        match self.launch_product(product, spec, d, variant) {
+            // The library refuses before it queues anything.
+            Err(crate::Error::Library { .. }) => {
+                let own = self.own_candidates(product, spec)?[0];
+                self.launch_product(product, spec, d, own)
+            }
+            other => other,
+        }
+    }
+
+    fn choose(&self, product: &Product, spec: &Gemm) -> Result<Variant> {
+        self.tuner.choose(
             self.key(product, spec),
             || self.candidates(product, spec),
-            |variant| {
-                // Into memory of its own: the destination may be c, which must be added once only.
-                let scratch = self.unset(&product.shape, product.out)?;
-                self.seconds_of(|| self.launch_product(product, spec, &scratch, variant))
-            },
-        )?;
-        self.launch_product(product, spec, d, variant)
+            |variant| self.seconds_of_product(product, spec, variant),
+        )
+    }
+
+    fn seconds_of_product(&self, product: &Product, spec: &Gemm, variant: Variant) -> Result<f64> {
+        // Into memory of its own: the destination may be c, which must be added once only.
+        let scratch = self.unset(&product.shape, product.out)?;
+        self.seconds_of(|| self.launch_product(product, spec, &scratch, variant))
+    }
+
+    /// The kernel that is chosen for a product, by measurement if none is yet.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit, or no kernel can run.
+    pub fn gemm_choice(&self, a: &Tensor, b: &Tensor, spec: &Gemm) -> Result<String> {
+        let product = check(a, b, spec)?;
+        Ok(self.choose(&product, spec)?.label())
+    }
+
+    /// Seconds that each kernel takes for a product, measured now; one that cannot run is left out.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit.
+    pub fn gemm_seconds(&self, a: &Tensor, b: &Tensor, spec: &Gemm) -> Result<Vec<(String, f64)>> {
+        let product = check(a, b, spec)?;
+        let candidates = self.candidates(&product, spec)?.into_iter();
+        let timed = candidates.filter_map(|variant| {
+            let seconds = self.seconds_of_product(&product, spec, variant).ok()?;
+            Some((variant.label(), seconds))
+        });
+        Ok(timed.collect())
     }
 }

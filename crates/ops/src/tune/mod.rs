@@ -20,6 +20,10 @@ pub(crate) struct Key {
     /// m, n, k and the matrices of the stack, rounded by [`bucket`].
     pub(crate) sizes: [u32; 4],
     pub(crate) dtype: DType,
+    /// Type of the result.
+    pub(crate) out: DType,
+    /// Whether a kernel of this crate has to follow a library's product.
+    pub(crate) has_epilogue: bool,
     pub(crate) is_tf32: bool,
     /// Whether rows of the factors are contiguous, and both can be read 16 bytes at once.
     pub(crate) layout: [bool; 3],
@@ -60,9 +64,10 @@ impl Tuner {
     fn text(&self, key: &Key) -> String {
         let [m, n, k, batch] = key.sizes;
         let [a, b, aligned] = key.layout.map(u8::from);
-        let (dtype, tf32) = (key.dtype, u8::from(key.is_tf32));
+        let (dtype, out) = (key.dtype, key.out);
+        let (tf32, epilogue) = (u8::from(key.is_tf32), u8::from(key.has_epilogue));
         format!(
-            "gemm {batch}x{m}x{n}x{k} {dtype} tf32={tf32} layout={a}{b}{aligned} {}",
+            "gemm {batch}x{m}x{n}x{k} {dtype} {out} tf32={tf32} epilogue={epilogue} layout={a}{b}{aligned} {}",
             self.setting
         )
     }

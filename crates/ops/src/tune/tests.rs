@@ -5,6 +5,8 @@ use super::*;
 const KEY: Key = Key {
     sizes: [64, 64, 64, 1],
     dtype: DType::F32,
+    out: DType::F32,
+    has_epilogue: false,
     is_tf32: false,
     layout: [true, true, true],
 };

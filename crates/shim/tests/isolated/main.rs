@@ -3,6 +3,8 @@
 //! The daemon's part is played by this process: it hands each program a socket to a worker's session
 //! that runs on threads here.
 
+mod compute;
+
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
