@@ -1,18 +1,17 @@
 //! Profiles of virtual GPUs.
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::Path;
 use mica_control::api::{ApiError, SetProfile, VgpuProfile};
 
-use super::peer::{Body, Peer};
-use super::{Answer, Shared};
+use super::Answer;
+use super::peer::{Body, Caller};
 
 /// What ran in a virtual GPU for how long, since its profile began.
 #[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus/{name}/profile", params(("name" = String, Path)),
     responses((status = 200, body = VgpuProfile), (status = "4XX", body = ApiError)))]
 pub(crate) async fn show(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
 ) -> Answer<VgpuProfile> {
     let registry = daemon.registry();
@@ -25,8 +24,7 @@ pub(crate) async fn show(
     request_body = SetProfile,
     responses((status = 200, body = VgpuProfile), (status = "4XX", body = ApiError)))]
 pub(crate) async fn set(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
     Body(change): Body<SetProfile>,
 ) -> Answer<VgpuProfile> {
