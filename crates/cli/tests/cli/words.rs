@@ -168,7 +168,10 @@ fn the_same_flag_means_the_same_everywhere() {
         .map(|line| line.split_whitespace().next().unwrap());
     let mut known = std::collections::HashMap::new();
     for command in commands.filter(|command| *command != "help") {
-        for line in home.ok(&format!("{command} -h")).lines() {
+        let help = home.ok(&format!("{command} -h"));
+        // Sentences below the options name flags too.
+        let options = help.lines().skip_while(|line| *line != "Options:");
+        for line in options.take_while(|line| !line.is_empty()) {
             let line = line.trim();
             if !line.starts_with('-') {
                 continue;
