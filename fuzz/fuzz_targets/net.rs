@@ -10,7 +10,9 @@ use mica_remote::hello;
 use mica_remote::invite::Invite;
 use mica_remote::message::{self, Answer, Request};
 use mica_remote::records;
+use mica_tunnel::shadow::Shadow;
 use mica_tunnel::{Carrier, FrameReader, HEADER_BYTES, Header};
+use mica_wire::session::{Region, create_sealed};
 
 /// Bytes that come in pieces.
 struct Pieces(Mutex<Vec<u8>>);
@@ -44,6 +46,16 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let [kind, payload @ ..] = bytes {
         let _ = records::read_plain((*kind).into(), payload);
+    }
+    // Changes of host memory whose last page is not whole: inside, or refused.
+    if let Some((offset, changes)) = bytes.split_first_chunk() {
+        const BYTES: usize = 3 * 4096 + 12;
+        let file = create_sealed("fuzz", BYTES as u64).expect("a file in memory");
+        let mut shadow = Shadow::new(Region::map(&file, 0, BYTES, 0).expect("maps"), BYTES as u64);
+        shadow.map_as_zeros();
+        shadow.merge(u64::from_le_bytes(*offset), changes);
+        shadow.merge(u64::from(offset[0]) << 8, changes);
+        shadow.changes(|_, _| {});
     }
     let carrier = Arc::new(Pieces(Mutex::new(bytes.to_vec())));
     let mut frames = FrameReader::new(carrier);

@@ -154,10 +154,11 @@ fn all_workers_of_a_virtual_gpu_have_one_limit_of_host_memory_also_after_a_resta
     drop(first); // SIGKILL
     let _second = DaemonProcess::start(dir.path(), &more);
     eventually("both workers return", || {
-        // The killed daemon may have saved which program a worker serves: then the worker is shown as its program.
+        // A daemon that was killed before it wrote down whom a worker serves leaves the worker to be shown by itself.
         let processes = control.get("a").unwrap().processes;
-        let workers = processes.iter();
-        let workers = workers.filter(|p| p.role == "worker" || p.worker_pid.is_some());
+        let workers = processes
+            .iter()
+            .filter(|p| p.role == "worker" || p.worker_pid.is_some());
         workers.count() == 2
     });
     assert!(two.order(1).is_err(), "a new daemon knows what is held");

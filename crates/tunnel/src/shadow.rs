@@ -110,11 +110,14 @@ impl Shadow {
         else {
             return false;
         };
-        let Ok(offset) = usize::try_from(offset) else {
+        let page = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| Some((offset, known.get_mut(offset..)?)));
+        let Some((offset, page)) = page.filter(|(_, rest)| !rest.is_empty()) else {
             return false;
         };
-        let rest = known.len().saturating_sub(offset);
-        let page = &mut known[offset.min(self.bytes as usize)..][..rest.min(PAGE)];
+        let most = page.len().min(PAGE);
+        let page = &mut page[..most];
         // Most often all of it has changed, when memory is filled or sent for the first time.
         if words.len() == page.len() && bits.iter().all(|bits| *bits == u8::MAX) {
             self.region.write(offset, words);
@@ -137,21 +140,39 @@ impl Shadow {
 
     /// Calls `send` with what has changed of each page since it was last sent or received.
     pub fn changes(&mut self, send: impl FnMut(u64, &[u8])) {
-        self.send(false, send);
+        self.send(false, 0, usize::MAX, send);
+    }
+
+    /// The same from a page on, until so many bytes were sent; the page to go on at, `None` after the last.
+    pub fn some_changes(
+        &mut self,
+        first: usize,
+        most_bytes: usize,
+        send: impl FnMut(u64, &[u8]),
+    ) -> Option<usize> {
+        self.send(false, first, most_bytes, send)
     }
 
     /// Calls `send` with all of every page.
     pub fn all(&mut self, send: impl FnMut(u64, &[u8])) {
-        self.send(true, send);
+        self.send(true, 0, usize::MAX, send);
     }
 
-    fn send(&mut self, all: bool, mut send: impl FnMut(u64, &[u8])) {
-        let Some(known) = &mut self.known else {
-            return;
-        };
+    fn send(
+        &mut self,
+        all: bool,
+        first: usize,
+        most_bytes: usize,
+        mut send: impl FnMut(u64, &[u8]),
+    ) -> Option<usize> {
+        let known = self.known.as_mut()?;
+        let mut sent = 0;
         let mut page = [0; PAGE];
         let mut changes = Vec::with_capacity(BITS + PAGE);
-        for (index, old) in known.chunks_mut(PAGE).enumerate() {
+        for (index, old) in known.chunks_mut(PAGE).enumerate().skip(first) {
+            if sent >= most_bytes {
+                return Some(index);
+            }
             let page = &mut page[..old.len()];
             self.region.read(index * PAGE, page);
             if !all && page == old {
@@ -166,8 +187,10 @@ impl Shadow {
                 }
             }
             send((index * PAGE) as u64, &changes);
+            sent += changes.len();
             old.copy_from_slice(page);
         }
+        None
     }
 }
 
@@ -185,6 +208,40 @@ mod tests {
         let mut bytes = [0; 4];
         assert!(side.read(offset, &mut bytes));
         u32::from_le_bytes(bytes)
+    }
+
+    #[test]
+    fn changes_outside_of_the_memory_are_refused() {
+        let mut side = shadow(2 * PAGE + 8);
+        assert!(!side.merge(0, &[0; BITS]), "not mapped");
+        side.map();
+        let end = 2 * PAGE as u64 + 8;
+        for offset in [end, end + 1, end + PAGE as u64, u64::MAX - 3, u64::MAX] {
+            assert!(!side.merge(offset, &[u8::MAX; BITS]), "{offset:#x}");
+            assert!(!side.merge(offset, &[0; BITS]), "{offset:#x}");
+            assert!(!side.merge(offset, &[u8::MAX; BITS + 8]), "{offset:#x}");
+        }
+        assert!(
+            !side.merge(end - 8, &[u8::MAX; BITS + 12]),
+            "too many words"
+        );
+        assert!(side.merge(end - 8, &[u8::MAX; BITS + 8]));
+        assert_eq!(word(&side, end - 4), u32::MAX);
+    }
+
+    #[test]
+    fn much_that_has_changed_is_sent_in_parts() {
+        let mut side = shadow(10 * PAGE + 8);
+        side.map_as_zeros();
+        assert!(side.write(0, &[7; 10 * PAGE + 8]));
+        let (mut at, mut parts, mut offsets) = (Some(0), 0, Vec::new());
+        while let Some(first) = at {
+            at = side.some_changes(first, 3 * PAGE, |offset, _| offsets.push(offset));
+            parts += 1;
+        }
+        let all: Vec<u64> = (0..11).map(|page| page * PAGE as u64).collect();
+        assert_eq!((parts, offsets), (4, all));
+        side.changes(|offset, _| panic!("{offset} is sent again"));
     }
 
     #[test]

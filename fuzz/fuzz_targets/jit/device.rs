@@ -3,9 +3,10 @@
 //! Owns an arena between inaccessible pages, and launches every kernel of a module once with few
 //! threads. Refuses modules that want more memory than it has.
 
+use mica_kernel::monitor::{Access, AccessSpace, Line, Misuse, ThreadSet};
 use mica_kernel::{
-    BlockContext, BlockOutcome, Dim3, Executable, KernelInfo, LaunchFacts, Services, ServicesRef,
-    TextureView, stop,
+    BlockContext, BlockOutcome, Dim3, Executable, KernelInfo, LaunchFacts, LiveSlot, Monitor,
+    MonitorRef, Services, ServicesRef, TextureView, stop,
 };
 use mica_ptx_interp::InterpModule;
 use mica_ptx_jit::{JitModule, Options};
@@ -55,6 +56,40 @@ impl Services for Host {
     fn texture(&self, handle: u64) -> Option<TextureView> {
         (handle != 0).then_some(self.texture)
     }
+}
+
+/// Told of accesses, each of which must be inside the arena by then, and of local memory inside the thread's own.
+struct Watch {
+    arena: u64,
+    locals: (u64, u64),
+}
+
+impl Monitor for Watch {
+    fn access(&mut self, access: &Access) -> bool {
+        let (base, len) = match access.space {
+            AccessSpace::Local => {
+                let (base, stride) = self.locals;
+                (base + u64::from(access.thread) * stride, stride)
+            }
+            _ => (self.arena, ARENA as u64),
+        };
+        let offset = access.address.wrapping_sub(base);
+        let is_inside =
+            offset <= len && u64::from(access.bytes) <= len - offset && access.thread < 64;
+        assert!(is_inside, "{access:x?} is not inside {base:x}, {len:x}");
+        true
+    }
+    /// Quarters of the arena, so that live memory is asked for now and then.
+    fn live_range(&mut self, access: &Access) -> Option<(u64, u64)> {
+        let quarter = ARENA as u64 / 4;
+        let base = self.arena + (access.address - self.arena) / quarter * quarter;
+        (access.address + u64::from(access.bytes) <= base + quarter).then_some((base, quarter))
+    }
+    fn fence(&mut self, _thread: u32) {}
+    fn arrive(&mut self, _barrier: u32, _thread: u32) {}
+    fn barrier(&mut self, _barrier: u32, _waiting: &ThreadSet) {}
+    fn warp(&mut self, _lanes: &ThreadSet) {}
+    fn misuse(&mut self, _what: Misuse, _thread: u32, _line: Line) {}
 }
 
 /// Hands out the arena from its start.
@@ -114,6 +149,9 @@ impl Device {
         let options = Options {
             lanes: [1, 4, 16, 32][bytes.len() % 4],
             memcheck: bytes.len().is_multiple_of(7),
+            monitor: bytes.len().is_multiple_of(5),
+            monitor_own: bytes.len().is_multiple_of(10),
+            coverage: bytes.len().is_multiple_of(3),
             ..Options::default()
         };
         // Compiled code asks at every turn of a loop, the interpreter now and then.
@@ -240,6 +278,13 @@ impl Device {
         };
         let services = ServicesRef(&raw const host as *const dyn Services);
         let stop = AtomicU32::new(stop::PAUSE);
+        let mut watch = Watch {
+            arena: self.base as u64,
+            locals: (locals, local),
+        };
+        let mut monitor = MonitorRef(&raw mut watch as *mut dyn Monitor);
+        let mut live = vec![LiveSlot::default(); module.live_slots(index)];
+        let is_told = module.tells_monitor(index);
         let mut context = BlockContext {
             arena_base: self.base as u64,
             arena_len: ARENA as u64,
@@ -258,6 +303,12 @@ impl Device {
             stop: &stop,
             services: &services,
             scratch: (scratch.as_mut_ptr() as usize).next_multiple_of(64) as *mut u8,
+            monitor: match is_told {
+                true => &raw mut monitor,
+                false => std::ptr::null_mut(),
+            },
+            live: live.as_mut_ptr(),
+            live_len: live.len() as u64,
             ..BlockContext::empty()
         };
         for x in 0..GRID.x {
@@ -267,6 +318,10 @@ impl Device {
                 break;
             }
         }
+        let told = &mut |function, instruction| {
+            assert!((function as usize) < 1 << 16 && (instruction as usize) < 1 << 24);
+        };
+        module.take_reached(index, told);
         Some(())
     }
 }

@@ -46,6 +46,11 @@ pub(super) const TARGETS: &[Target] = &[
         ..plain("calls", &[])
     },
     Target {
+        max_len: 1024,
+        environment: &[("MICA_JIT_RECHECK", "1")],
+        ..plain("warps", &[])
+    },
+    Target {
         dictionary: Some("ptx.dict"),
         ..plain("ptx", &["ptx"])
     },

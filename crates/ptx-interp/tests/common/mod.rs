@@ -3,16 +3,19 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
 mod arena;
+mod watch;
 
 use arena::Arena;
 use mica_kernel::{
-    BlockContext, BlockOutcome, Dim3, Executable, Fault, Interrupt, LaunchFacts, Services,
-    ServicesRef, TextureView,
+    BlockContext, BlockOutcome, Dim3, Executable, Fault, Interrupt, LaunchFacts, LiveSlot, Monitor,
+    MonitorRef, Services, ServicesRef, TextureView,
 };
 use mica_ptx_interp::InterpModule;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use watch::Watch;
 
 const ARENA_WORDS: usize = 2 << 20;
 
@@ -27,6 +30,21 @@ pub struct Host {
     /// How many pauses after the first go on; the next one cancels.
     pub patience: AtomicU32,
     ticks: AtomicU64,
+    /// What kernels may touch; anything where this is empty.
+    pub allowed: Mutex<Vec<Range<u64>>>,
+}
+
+impl Host {
+    /// The range that holds so many bytes, if kernels may touch them.
+    fn range_of(&self, address: u64, bytes: u64) -> Option<Range<u64>> {
+        let allowed = self.allowed.lock().expect("lock");
+        let holds = |r: &&Range<u64>| r.start <= address && address + bytes <= r.end;
+        allowed.iter().find(holds).cloned()
+    }
+
+    fn allows_everything(&self) -> bool {
+        self.allowed.lock().expect("lock").is_empty()
+    }
 }
 
 impl Services for Host {
@@ -59,8 +77,8 @@ impl Services for Host {
     fn texture(&self, handle: u64) -> Option<TextureView> {
         self.textures.lock().expect("lock").get(&handle).copied()
     }
-    fn check_access(&self, address: u64, _bytes: u64, _is_write: bool) -> bool {
-        address != 0
+    fn check_access(&self, address: u64, bytes: u64, _is_write: bool) -> bool {
+        address != 0 && (self.allows_everything() || self.range_of(address, bytes).is_some())
     }
 }
 
@@ -82,7 +100,14 @@ pub struct Device {
     pub local_stride: u64,
     /// Whether the last launch ran with `BlockContext::proven`.
     pub proven: bool,
+    /// Bytes after each piece of memory that nobody may touch.
+    gap: u64,
+    gaps: Vec<Range<u64>>,
+    /// An address in a gap that the last launch has changed.
+    pub torn: Option<u64>,
 }
+
+const PAINT: u8 = 0xa5;
 
 /// Parameters of a launch, packed as PTX lays them out.
 #[derive(Default)]
@@ -136,6 +161,9 @@ impl Device {
             stop: AtomicU32::new(0),
             local_stride: 16384,
             proven: false,
+            gap: 0,
+            gaps: Vec::new(),
+            torn: None,
         };
         device.place_globals();
         let heap = device.alloc(1 << 20);
@@ -182,7 +210,39 @@ impl Device {
             self.next <= self.arena.as_ptr() as u64 + 8 * ARENA_WORDS as u64,
             "arena is full"
         );
+        if self.gap > 0 {
+            let gap = self.next..self.next + self.gap;
+            self.write_bytes(gap.start, &vec![PAINT; self.gap as usize]);
+            self.next = gap.end;
+            self.gaps.push(gap);
+        }
         at
+    }
+
+    /// From now on kernels may touch what is allowed and their block's own memory, and nothing else. What comes after each
+    /// piece of memory is painted, and looked at when a launch is over.
+    pub fn confine(&mut self) {
+        self.gap = 1024;
+        let globals: Vec<(u64, u64)> = (self.module.globals().iter().zip(&self.globals))
+            .map(|(info, at)| (*at, info.size))
+            .collect();
+        globals
+            .into_iter()
+            .for_each(|(at, size)| self.allow(at, size));
+    }
+
+    /// Lets kernels touch a piece of memory.
+    pub fn allow(&mut self, at: u64, bytes: u64) {
+        let mut allowed = self.host.allowed.lock().expect("lock");
+        allowed.push(at..at + bytes);
+    }
+
+    fn find_torn(&self) -> Option<u64> {
+        self.gaps.iter().find_map(|gap| {
+            let bytes = self.read_bytes(gap.start, self.gap as usize);
+            let torn = bytes.iter().position(|b| *b != PAINT);
+            torn.map(|i| gap.start + i as u64)
+        })
     }
 
     pub fn write_bytes(&mut self, at: u64, bytes: &[u8]) {
@@ -251,6 +311,10 @@ impl Device {
         let mut bytes = params.0;
         bytes.resize(info.params_len as usize, 0);
         let mark = self.next;
+        let known = (
+            self.gaps.len(),
+            self.host.allowed.lock().expect("lock").len(),
+        );
         let shared_len = u64::from(info.static_shared + dynamic_shared);
         let shared = self.alloc(shared_len.max(16));
         let locals = self.alloc(self.local_stride * block.count());
@@ -261,6 +325,18 @@ impl Device {
         } else {
             0
         };
+        if self.gap > 0 {
+            self.allow(shared, shared_len);
+            self.allow(locals, self.local_stride * block.count());
+            self.allow(params_device, bytes.len() as u64);
+        }
+        let mut watch = Watch {
+            host: Arc::clone(&self.host),
+            locals: (locals, self.local_stride),
+        };
+        let mut monitor = MonitorRef(&raw mut watch as *mut dyn Monitor);
+        let mut live = vec![LiveSlot::default(); self.module.live_slots(index)];
+        let is_told = self.module.tells_monitor(index);
         let threads = block.count() as u32;
         let scratch = self.module.scratch_bytes(index, threads);
         self.scratch.resize(scratch.div_ceil(16) + 4, 0);
@@ -299,6 +375,12 @@ impl Device {
                         services: &services,
                         scratch,
                         proven: u32::from(self.proven),
+                        monitor: match is_told {
+                            true => &raw mut monitor,
+                            false => std::ptr::null_mut(),
+                        },
+                        live: live.as_mut_ptr(),
+                        live_len: live.len() as u64,
                         ..BlockContext::empty()
                     };
                     // SAFETY: every pointer outlives the call; the arena is ours alone.
@@ -310,7 +392,10 @@ impl Device {
                 }
             }
         }
+        self.torn = self.find_torn();
         self.next = mark;
+        self.gaps.truncate(known.0);
+        self.host.allowed.lock().expect("lock").truncate(known.1);
         result
     }
 

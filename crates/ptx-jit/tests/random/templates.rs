@@ -6,8 +6,8 @@
 //!
 //! Carries are used up where they are made: PTX keeps them in straight-line code only.
 //!
-//! Left out: what may differ between two right answers (activemask, clocks, elect), textures (they
-//! need objects; `ptx-ops` checks them against a GPU), and what the device refuses.
+//! Left out: what may differ between two right answers (activemask, clocks), and what the device refuses. Of
+//! textures there is one, whose handle is in `%tex`.
 
 /// Integers and bits.
 pub(crate) const INTEGER: &[&str] = &[
@@ -504,9 +504,36 @@ pub(crate) const MATRIX: &[&str] = &[
     "mma.sync.aligned.m8n8k16.row.col.s32.s8.u8.s32 {Di, Di}, {Ai}, {Ai}, {Ai, Ai};",
     "mma.sync.aligned.m16n8k16.row.col.satfinite.s32.u8.s8.s32 {Di, Di, Di, Di}, {Ai, Ai}, {Ai}, {Ai, Ai, Ai, Ai};",
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {Dd, Dd}, {Ad}, {Ad}, {Ad, Ad};",
+    "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {Df, Df, Df, Df}, {Ai, Ai}, {Ai}, {Af, Af, Af, Af};",
+    "mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.xor.popc {Di, Di}, {Ai}, {Ai}, {Ai, Ai};",
+    "mma.sync.aligned.m16n8k32.row.col.s32.s4.u4.s32 {Di, Di, Di, Di}, {Ai, Ai}, {Ai}, {Ai, Ai, Ai, Ai};",
+    "shr.u32 %t0, %tx, 5; shl.b32 %t0, %t0, 10; add.s32 %t0, %t0, %sb; bar.sync 0; wmma.store.d.sync.aligned.row.m8n8k32.shared.s32 [%t0], {Ai, Ai}, 8; bar.sync 0; ld.shared.u32 Di, [%t0+252]; bar.sync 0;",
+    "bar.sync 0; wmma.load.a.sync.aligned.row.m8n8k32.shared.s4 {Di}, [%sb], 32; wmma.load.c.sync.aligned.col.m8n8k32.shared.s32 {Di, Di}, [%sb+256], 8; bar.sync 0;",
+    "wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32 {Di, Di}, {Ai}, {Ai}, {Ai, Ai};",
+    "elect.sync Di|Dp, 0xffffffff;",
+];
+
+/// The one texture, by coordinates that the group shares, that are affine and that vary.
+pub(crate) const TEXTURE: &[&str] = &[
+    "tex.2d.v4.u32.f32 {Di, Di, Di, Di}, [%tex, {Af, Af}];",
+    "tex.2d.v4.f32.f32 {Df, Df, Df, Df}, [%tex, {Af, Af}];",
+    "tex.1d.v4.u32.f32 {Di, Di, Di, Di}, [%tex, {Af}];",
+    "tex.2d.v4.u32.s32 {Di, Di, Di, Di}, [%tex, {Ai, Ai}];",
+    "and.b32 %t0, %tx, 7; and.b32 %t2, Ai, 3; tex.2d.v4.u32.s32 {Di, Di, Di, Di}, [%tex, {%t0, %t2}];",
+    "tex.1d.v4.u32.s32 {Di, Di, Di, Di}, [%tex, {%tx}];",
+    "tld4.r.2d.v4.u32.f32 {Di, Di, Di, Di}, [%tex, {Af, Af}];",
+    "txq.width.b32 Di, [%tex]; txq.height.b32 Di, [%tex];",
+    "@Ap bra PAST; tex.2d.v4.u32.f32 {Di, Di, Di, Di}, [%tex, {Af, Af}]; PAST:",
+];
+
+/// Functions with local memory, and printing of it.
+pub(crate) const CALLS: &[&str] = &[
+    "{ .param .b32 pa; .param .b32 pr; st.param.b32 [pa], Ai; call (pr), keep, (pa); ld.param.b32 Di, [pr]; }",
+    "@Ap bra PAST; { .param .b32 pa; .param .b32 pr; st.param.b32 [pa], Ai; call (pr), keep, (pa); ld.param.b32 Di, [pr]; } PAST:",
+    "{ .param .b64 pf; .param .b64 px; .param .b32 pr; st.local.b32 [%stack], Ai; mov.u64 %tl, format; st.param.b64 [pf], %tl; mov.u64 %tl, %stack; cvta.local.u64 %tl, %tl; st.param.b64 [px], %tl; call (pr), vprintf, (pf, px); ld.param.b32 Di, [pr]; }",
 ];
 
 /// Everything but matrices.
 pub(crate) const GROUPS: &[&[&str]] = &[
-    INTEGER, INTEGER, FLOAT, BITS, HALF, VIDEO, SELECT, FLOW, WARP, MEMORY,
+    INTEGER, INTEGER, FLOAT, BITS, HALF, VIDEO, SELECT, FLOW, WARP, MEMORY, TEXTURE, CALLS,
 ];

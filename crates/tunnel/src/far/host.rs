@@ -12,6 +12,8 @@ use crate::shadow::Shadow;
 
 /// Pieces of host memory of one session, at most.
 const MOST: usize = 1 << 16;
+/// Bytes of changes that are sent at once.
+const AT_ONCE_BYTES: usize = 1 << 20;
 
 /// Host memory of one session.
 pub(super) struct HostCopies {
@@ -95,15 +97,43 @@ impl HostCopies {
         }
     }
 
-    /// Adds what the device has changed of memory that is kept equal.
-    pub(super) fn put_changes(&mut self, out: &mut Vec<u8>) {
-        if self.mapped == 0 {
-            return;
-        }
-        for (tag, shadow) in &mut self.by_tag {
-            shadow.changes(|offset, page| {
-                Header::new(Kind::HostChanged, *tag, offset).put(out, &[page]);
-            });
+    /// Begins to look for what the device has changed of memory that is kept equal.
+    pub(super) fn begin_sweep(&self) -> Sweep {
+        let mapped = self.by_tag.iter().filter(|(_, shadow)| shadow.is_mapped());
+        Sweep {
+            tags: mapped.map(|(tag, _)| *tag).collect(),
+            page: 0,
         }
     }
+
+    /// Adds some of what has changed. Whether there may be more: all of it at once could be as much as the memory itself.
+    pub(super) fn sweep(&mut self, sweep: &mut Sweep, out: &mut Vec<u8>) -> bool {
+        while let Some(tag) = sweep.tags.last() {
+            let put = |offset, page: &[u8]| {
+                Header::new(Kind::HostChanged, *tag, offset).put(out, &[page]);
+            };
+            let shadow = self.by_tag.get_mut(tag);
+            match shadow.and_then(|shadow| shadow.some_changes(sweep.page, AT_ONCE_BYTES, put)) {
+                Some(page) => {
+                    sweep.page = page;
+                    return true;
+                }
+                None => {
+                    sweep.tags.pop();
+                    sweep.page = 0;
+                }
+            }
+            if out.len() > AT_ONCE_BYTES {
+                return !sweep.tags.is_empty();
+            }
+        }
+        false
+    }
+}
+
+/// How far a look through memory that is kept equal has come.
+pub(super) struct Sweep {
+    /// What is still to be looked at, the last one first.
+    tags: Vec<u64>,
+    page: usize,
 }

@@ -139,14 +139,31 @@ pub fn serve(
         worked: AtomicBool::new(false),
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| far.end(far.watch()));
-        scope.spawn(|| far.end(far.post_line()));
-        scope.spawn(|| far.end(far.courier.run(&*far.carrier)));
-        far.end(far.receive());
+        let far = &far;
+        let run = |part: fn(&Far) -> Result<(), TunnelError>| {
+            let _ender = EndsWithItsThread(far);
+            far.end(part(far));
+        };
+        scope.spawn(move || run(Far::watch));
+        scope.spawn(move || run(Far::post_line));
+        scope.spawn(move || run(|far| far.courier.run(&*far.carrier)));
+        run(Far::receive);
     });
     match lock(&far.reason).take() {
         None | Some(TunnelError::Closed) => Ok(()),
         Some(reason) => Err(reason),
+    }
+}
+
+/// Ends the session where a thread of it panics: the others would wait for that thread for ever.
+struct EndsWithItsThread<'f>(&'f Far);
+
+impl Drop for EndsWithItsThread<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let text = "a thread of the session has failed";
+            self.0.end(Err(TunnelError::protocol(text)));
+        }
     }
 }
 

@@ -40,7 +40,7 @@ impl Far {
             let words = self.port.words();
             self.send_reads(&mut out)?;
             let is_told = !answers.is_empty() || !notices.is_empty();
-            self.put_host_changes(&words, is_told, &mut out);
+            self.put_host_changes(&words, is_told, &mut out)?;
             self.put_status(&words, &mut told, &mut out);
             for notice in notices {
                 Header::new(Kind::Notice, notice, 0).put(&mut out, &[]);
@@ -56,18 +56,28 @@ impl Far {
         Ok(())
     }
 
-    /// Adds what work has changed of host memory, where the program is about to be told something.
-    fn put_host_changes(&self, words: &ProgressWords, is_told: bool, out: &mut Vec<u8>) {
+    /// Adds what work has changed of host memory, where the program is about to be told something; sends what is much.
+    fn put_host_changes(
+        &self,
+        words: &ProgressWords,
+        is_told: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), TunnelError> {
         // Taken first: what is posted from here on sets it again.
         if !self.worked.swap(false, AcqRel) {
-            return;
+            return Ok(());
         }
         if is_told {
-            lock(&self.host).put_changes(out);
+            let mut sweep = lock(&self.host).begin_sweep();
+            // Not locked while it is sent: who receives needs the memory too, and must never wait for who sends.
+            while lock(&self.host).sweep(&mut sweep, out) {
+                self.send_timed(out)?;
+            }
         }
         if !is_told || words.quiet != self.port.position() {
             self.worked.store(true, Release);
         }
+        Ok(())
     }
 
     /// Answers that are complete.

@@ -1,0 +1,164 @@
+//! Makes random programs of [`templates`](super::templates). The fuzzer makes them of its bytes.
+
+use std::fmt::Write;
+
+use super::templates;
+
+/// Where choices come from: one of so many.
+pub(crate) type Pick<'a> = &'a mut dyn FnMut(usize) -> usize;
+
+const KINDS: &[(char, &str, usize)] = &[
+    ('i', "%r", 6),
+    ('l', "%rd", 4),
+    ('s', "%rs", 3),
+    ('f', "%f", 4),
+    ('d', "%fd", 3),
+    ('p', "%p", 3),
+];
+
+/// Fills in a template.
+fn instance(pick: Pick<'_>, template: &str, id: usize) -> String {
+    let mut out = String::new();
+    let mut used: Vec<String> = Vec::new();
+    let mut chars = template.chars().peekable();
+    while let Some(c) = chars.next() {
+        let kind = chars.peek().and_then(|k| KINDS.iter().find(|x| x.0 == *k));
+        match (c, kind) {
+            ('D' | 'A', Some((_, prefix, n))) => {
+                chars.next();
+                let first = pick(*n);
+                // Two results of one instruction must be different registers.
+                let names = (first..first + n).map(|i| format!("{prefix}{}", i % n));
+                let mut free = names.filter(|name| c == 'A' || !used.contains(name));
+                let name = free.next().unwrap_or_default();
+                if c == 'D' {
+                    used.push(name.clone());
+                }
+                out.push_str(&name);
+            }
+            ('N', _) if out.ends_with(' ') => {
+                let _ = write!(out, "{}", pick(31) + 1);
+            }
+            _ => out.push(c),
+        }
+        if c == ';' {
+            used.clear();
+        }
+    }
+    for label in ["PAST", "MEET", "LOOP", "TABLE"] {
+        out = out.replace(label, &format!("$L{id}{label}"));
+    }
+    out
+}
+
+/// A program with kernel `k(in, work, out, scr, tex)`. With `whole`, for blocks of whole warps only.
+pub(crate) fn program(whole: bool, pick: Pick<'_>) -> String {
+    let mut body = String::new();
+    for i in 0..6 {
+        let _ = writeln!(body, "  ld.global.u32 %r{i}, [%own+{}];", 4 * i);
+        if i % 2 == 1 {
+            let _ = writeln!(body, "  mad.lo.s32 %r{i}, %tx, {}, %r{i};", pick(5));
+        }
+    }
+    for i in 0..4 {
+        let _ = writeln!(body, "  mul.wide.s32 %rd{i}, %r{i}, {};", pick(9) + 1);
+        let _ = writeln!(
+            body,
+            "  cvt.rn.f32.s32 %f{i}, %r{i}; mul.f32 %f{i}, %f{i}, 0f3e19999a;"
+        );
+    }
+    for i in 0..3 {
+        let _ = writeln!(
+            body,
+            "  cvt.f64.f32 %fd{i}, %f{i}; cvt.u16.u32 %rs{i}, %r{i};"
+        );
+        let _ = writeln!(body, "  setp.lt.s32 %p{i}, %r{i}, %r{};", i + 1);
+    }
+    let steps = 20 + pick(30);
+    let wrap = pick(3) == 0;
+    if wrap {
+        body.push_str("  mov.u32 %t1, 0;\n$LWRAP:\n");
+    }
+    for id in 0..steps {
+        let group = match pick(templates::GROUPS.len() + usize::from(whole)) {
+            n if n < templates::GROUPS.len() => templates::GROUPS[n],
+            _ => templates::MATRIX,
+        };
+        let template = group[pick(group.len())];
+        let _ = writeln!(body, "  {}", instance(pick, template, id));
+    }
+    if wrap {
+        body.push_str("  add.s32 %t1, %t1, 1; setp.lt.s32 %q1, %t1, 3; @%q1 bra $LWRAP;\n");
+    }
+    let mut offset = 0;
+    for (kind, prefix, n) in KINDS {
+        for i in 0..*n {
+            let _ = match kind {
+                'l' | 'd' => writeln!(body, "  st.global.b64 [%out+{offset}], {prefix}{i};"),
+                's' => writeln!(body, "  st.global.b16 [%out+{offset}], {prefix}{i};"),
+                'p' => writeln!(
+                    body,
+                    "  selp.u32 %t0, 1, 0, {prefix}{i}; st.global.u32 [%out+{offset}], %t0;"
+                ),
+                _ => writeln!(body, "  st.global.b32 [%out+{offset}], {prefix}{i};"),
+            };
+            offset += 8;
+        }
+    }
+    format!(
+        ".version 8.0
+.target sm_80
+.address_size 64
+.extern .func (.param .b32 r) vprintf (.param .b64 format, .param .b64 args);
+.global .align 1 .b8 format[4] = {{37, 117, 10, 0}};
+.func (.param .b32 r) mix(.param .b32 a, .param .b32 b) {{
+  .reg .b32 %x<3>;
+  .reg .pred %c;
+  ld.param.b32 %x0, [a];
+  ld.param.b32 %x1, [b];
+  setp.lt.s32 %c, %x0, %x1;
+  @%c xor.b32 %x0, %x0, %x1;
+  mad.lo.s32 %x2, %x0, 7, %x1;
+  st.param.b32 [r], %x2;
+  ret;
+}}
+.func (.param .b32 r) keep(.param .b32 a) {{
+  .local .align 16 .b8 own[64];
+  .reg .b32 %x<4>;
+  .reg .b64 %d<2>;
+  ld.param.b32 %x0, [a];
+  st.local.b32 [own+60], %x0;
+  and.b32 %x1, %x0, 15;
+  mul.wide.u32 %d0, %x1, 4; mov.u64 %d1, own; add.s64 %d0, %d0, %d1;
+  st.local.b32 [%d0], %x1;
+  ld.local.b32 %x2, [own+60];
+  mad.lo.s32 %x2, %x2, 3, %x1;
+  st.param.b32 [r], %x2;
+  ret;
+}}
+.visible .entry k(.param .u64 in, .param .u64 work, .param .u64 out, .param .u64 scr, .param .u64 tex) {{
+  .reg .b32 %r<6>, %t<4>, %tx, %sb;
+  .reg .b64 %rd<4>, %tl, %in, %own, %out, %scr, %tex;
+  .reg .b16 %rs<3>;
+  .reg .f32 %f<4>;
+  .reg .f64 %fd<3>;
+  .reg .pred %p<3>, %q<2>;
+  .shared .align 16 .b8 tile[2048];
+  .local .align 8 .b8 %stack[32];
+  ld.param.u64 %in, [in];
+  ld.param.u64 %own, [work];
+  ld.param.u64 %out, [out];
+  ld.param.u64 %scr, [scr];
+  ld.param.u64 %tex, [tex];
+  mov.u32 %tx, %tid.x;
+  mov.u32 %sb, tile;
+  shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; st.shared.u32 [%t0], %tx; st.shared.u32 [%t0+1024], %tx;
+  bar.sync 0;
+  bar.warp.sync 0xffffffff;
+  mul.wide.u32 %tl, %tx, 256; add.s64 %own, %own, %tl; add.s64 %out, %out, %tl;
+{body}
+  exit;
+}}
+"
+    )
+}

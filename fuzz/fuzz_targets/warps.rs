@@ -1,0 +1,37 @@
+//! Bytes as choices of a random program with textures, matrices, collectives, calls and printing: compiled code does what
+//! the interpreter does, in every width and mode, and touches nothing but what the program may touch.
+//!
+//! Run with `MICA_JIT_RECHECK=1`, so that every address that is used without a check is checked again.
+#![no_main]
+
+#[path = "../../crates/ptx-jit/tests/random/agree.rs"]
+mod agree;
+#[path = "../../crates/ptx-jit/tests/common/mod.rs"]
+mod common;
+#[path = "../../crates/ptx-jit/tests/random/program.rs"]
+mod program;
+#[path = "../../crates/ptx-jit/tests/random/templates.rs"]
+mod templates;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut words = bytes.chunks(2);
+    let mut pick = |n: usize| {
+        let word = words.next().unwrap_or_default();
+        word.iter().fold(0, |x, b| x << 8 | usize::from(*b)) % n
+    };
+    let whole = pick(2) == 0;
+    let lanes = [1, 4, 8, 16, 32, 32][pick(6)];
+    let mode = agree::Mode::ALL[pick(agree::Mode::ALL.len())];
+    let seed = pick(1 << 16) as u64;
+    let text = program::program(whole, &mut pick);
+    let run = |device| agree::run(device, seed, whole);
+    let told = |why: String| -> ! { panic!("seed {seed}, {lanes} lanes, {mode:?}: {why}\n{text}") };
+    let want = run(common::Device::interpreter(&text)).unwrap_or_else(|why| told(why));
+    let got = agree::compiled(&text, lanes, mode).and_then(run);
+    let got = got.unwrap_or_else(|why| told(why));
+    if let Some(why) = agree::difference(&want, &got) {
+        told(why);
+    }
+});
