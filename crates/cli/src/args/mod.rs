@@ -552,6 +552,9 @@ pub(crate) struct JsonArgs {
 
 /// `mica resize`.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "mica resize [-m SIZE] [-s PERCENT] [--cap|--no-cap] [--priority P] NAME"
+)]
 #[command(group(
     // Not the group that all arguments are in by themselves: the name alone changes nothing.
     clap::ArgGroup::new("changes").required(true).multiple(true).args(["memory", "share", "cap", "no_cap", "priority"])

@@ -11,8 +11,8 @@ Examples: mica run --memory 8GiB --share 30 -- python train.py
 
 With --seed, kernels run one after the other in the order of their launches, and the blocks of a kernel begin in an order \
 that the number chooses. On one core, the same program with the same input then computes the same bits every time: sums of \
-floating-point atomics, the order of printf, who wins a race. Clocks stay as they are, and so does the order of launches \
-from several threads or processes.";
+floating-point atomics, the order of printf, who wins a race. Clocks still run, and launches from several threads or \
+processes still come in any order.";
 
 pub(super) const CHECK: &str = "\
 Examples: mica check -- ./program
