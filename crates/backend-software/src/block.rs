@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use mica_check::BlockWatcher;
 use mica_cuda_abi::CuResult;
@@ -71,6 +71,8 @@ impl BlockRunner {
             own,
             assertion: Mutex::new(None),
             calls: AtomicU32::new(0),
+            runs_alone: AtomicBool::new(false),
+            running: Default::default(),
             stalled_since: AtomicU64::new(0),
             visit: Mutex::new(None),
         };
@@ -186,7 +188,14 @@ impl BlockRunner {
             // code runs.
             unsafe {
                 recover::run(scope, || {
-                    for index in blocks {
+                    let [at, end] = &services.running;
+                    end.store(blocks.end, Ordering::Relaxed);
+                    let mut next = blocks.start;
+                    // A block that waits may end the run after itself.
+                    while next < end.load(Ordering::Relaxed) {
+                        let index = next;
+                        next += 1;
+                        at.store(index, Ordering::Relaxed);
                         if grid.cancelled.load(Ordering::Relaxed) {
                             break;
                         }

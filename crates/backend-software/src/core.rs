@@ -129,6 +129,8 @@ pub(crate) struct Threads {
     pub(crate) workers_idle: usize,
     /// Workers held by blocks of suspended contexts.
     pub(crate) workers_paused: usize,
+    /// The thread that holds the lock is a worker that looks for a grid next.
+    pub(crate) returning: bool,
     /// Workers beyond the usual number, allowed because some spin on work that waits.
     pub(crate) workers_extra: usize,
     pub(crate) copiers: usize,

@@ -133,7 +133,7 @@ impl SoftwareGpu {
         drop(state);
         let reached = || progress.load(Ordering::Acquire) >= target;
         if !reached() {
-            self.core.help(streams, reached);
+            self.core.help(streams, target, reached);
             self.wait_for(&progress, target);
         }
         self.after_wait(&context)
@@ -160,7 +160,7 @@ impl SoftwareGpu {
         for (stream, progress, target) in targets {
             let reached = || progress.load(Ordering::Acquire) >= target;
             if !reached() {
-                self.core.help(&[stream], reached);
+                self.core.help(&[stream], target, reached);
                 self.wait_for(&progress, target);
             }
         }

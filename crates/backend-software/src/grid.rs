@@ -44,6 +44,8 @@ pub(crate) struct Grid {
     /// What running blocks poll.
     pub(crate) stop: AtomicU32,
     pub(crate) cancelled: AtomicBool,
+    /// One thread has claimed all its blocks, with those of other grids of its stream.
+    in_batch: AtomicBool,
     /// More resident blocks than workers: spinning ones must yield, so `stop` asks them to call.
     pub(crate) crowded: bool,
     /// What the module said of this launch (`BlockContext::proven`).
@@ -119,6 +121,7 @@ impl Grid {
             stalled: AtomicUsize::new(0),
             stop: AtomicU32::new(running),
             cancelled: AtomicBool::new(false),
+            in_batch: AtomicBool::new(false),
             crowded: shape.crowded,
             proven: shape.proven,
             ready_ns: AtomicU64::new(0),
@@ -183,6 +186,40 @@ impl Grid {
     pub(crate) fn abandon(&self) -> u64 {
         let claimed = self.next.0.swap(ALL_CLAIMED, Ordering::AcqRel);
         self.total.saturating_sub(claimed)
+    }
+
+    /// Whether nobody has claimed a block, or is about to.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.attached.load(Ordering::SeqCst) == 0 && self.next.0.load(Ordering::SeqCst) == 0
+    }
+
+    /// Hands all blocks to one thread. Called under the device's lock, as are all changes of batches.
+    pub(crate) fn claim_for_batch(&self) {
+        self.in_batch.store(true, Ordering::SeqCst);
+        self.claim_all();
+    }
+
+    /// Whether a thread has it in its batch, and ends it.
+    pub(crate) fn is_in_batch(&self) -> bool {
+        self.in_batch.load(Ordering::SeqCst)
+    }
+
+    /// The thread that had it in its batch has run it, or gives all its blocks back.
+    pub(crate) fn leave_batch(&self, has_run: bool) {
+        if !has_run {
+            self.next.0.store(0, Ordering::SeqCst);
+        }
+        self.in_batch.store(false, Ordering::SeqCst);
+    }
+
+    /// Gives the last blocks back.
+    pub(crate) fn unclaim(&self, left: u64) {
+        self.next.0.store(self.total - left, Ordering::SeqCst);
+    }
+
+    /// Whether all blocks have been counted as finished.
+    pub(crate) fn is_over(&self) -> bool {
+        self.done.0.load(Ordering::Acquire) == self.total
     }
 
     /// Hands all blocks out at once, for cooperative launches.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::area::Area;
+use crate::batch::{ALONE_NS, Thread, Turn, alone_ns};
 use crate::core::{Core, State};
 use crate::grid::Grid;
 use crate::memory::DeviceMemory;
@@ -19,8 +20,6 @@ use crate::recover::AlternateStack;
 
 /// Grids up to this long, on one thread, are run by whoever waits for them.
 const SHORT_NS: u64 = 200_000;
-/// Grids longer than this are worth waking workers for besides.
-const ALONE_NS: u64 = 20_000;
 
 /// What a thread has lent.
 struct Lent {
@@ -71,6 +70,8 @@ impl Core {
         self.note_ready(state);
         match short && state.helped.contains(&grid.stream) {
             true => self.want_company(state, &grid),
+            // Another thread's wake-up would cost more than the grid.
+            false if !self.is_exact() && alone_ns(&grid).is_some() => self.want_workers(state, 1),
             false => self.want_workers(state, grid.total),
         }
     }
@@ -108,8 +109,8 @@ impl Core {
     }
 
     /// Runs short grids of streams that this thread waits for until `reached`, or until there are
-    /// none it may run.
-    pub(crate) fn help(self: &Arc<Self>, streams: &[u64], reached: impl Fn() -> bool) {
+    /// none it may run. None behind operation `until` is run.
+    pub(crate) fn help(self: &Arc<Self>, streams: &[u64], until: u64, reached: impl Fn() -> bool) {
         if !is_lent() || self.is_exact() {
             self.settle();
             return;
@@ -138,12 +139,12 @@ impl Core {
             if !self.ask_gate(&mut state) {
                 break;
             }
-            grid.attached.fetch_add(1, Ordering::SeqCst);
+            let turn = self.turn(&mut state, grid, until);
             drop(state);
-            let ran = self.visit_lent(&grid);
+            let ran = self.visit_lent(&turn);
             state = self.state();
             if !ran {
-                grid.attached.fetch_sub(1, Ordering::SeqCst);
+                self.give_back(&mut state, &turn);
                 break;
             }
         }
@@ -161,8 +162,8 @@ impl Core {
         }
     }
 
-    /// Visits a grid on this thread; false if the thread has no memory to lend.
-    fn visit_lent(self: &Arc<Self>, grid: &Arc<Grid>) -> bool {
+    /// Takes a turn on this thread; false if the thread has no memory to lend.
+    fn visit_lent(self: &Arc<Self>, turn: &Turn) -> bool {
         let Some(mut lent) = LENT.with(|cell| cell.borrow_mut().take()) else {
             return false;
         };
@@ -177,7 +178,7 @@ impl Core {
         }
         let ran = match &mut lent.area {
             Some((_, area)) => {
-                self.visit(grid, area, 0);
+                self.take_turn(turn, area, Thread::Lent);
                 true
             }
             None => false,

@@ -13,6 +13,7 @@ mod answers;
 mod area;
 mod arena;
 mod attributes;
+mod batch;
 mod block;
 mod cache;
 mod check;
@@ -60,5 +61,8 @@ pub use config::{Config, Engine, OutputKind, OutputSink};
 pub use device::SoftwareGpu;
 pub use gate::ExecutionGate;
 pub use help::lend_this_thread;
+pub use mica_ptx_jit::CodeCache;
 pub use mica_ptx_jit::reserve_code_region;
-pub use pipeline::{KERNEL_CACHE, KERNEL_CACHE_MIB, kernel_cache_folder};
+pub use pipeline::{
+    KERNEL_CACHE, KERNEL_CACHE_MIB, keep_kernels, kernel_cache, kernel_cache_folder, use_keeper,
+};

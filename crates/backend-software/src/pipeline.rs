@@ -6,7 +6,8 @@
 //! ```
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use mica_cuda_abi::CuResult;
@@ -14,7 +15,7 @@ use mica_fatbin::Image;
 use mica_gpu::{GpuError, ModuleOptions, Result, SessionBudget, Share};
 use mica_ptx::ast::Module;
 use mica_ptx_interp::InterpModule;
-use mica_ptx_jit::{CodeCache, DiskCodeCache, JitModule, Width};
+use mica_ptx_jit::{CodeCache, DiskCodeCache, JitModule, KeptCodeCache, Width};
 use mica_ptx_ops::device_runtime;
 use sha2::{Digest, Sha256};
 
@@ -79,7 +80,28 @@ pub fn kernel_cache_folder() -> Option<PathBuf> {
     }
 }
 
-fn open_code_cache() -> Option<Arc<dyn CodeCache>> {
+/// The keeper of this process, where it may write no files itself.
+static KEEPER: OnceLock<Arc<dyn CodeCache>> = OnceLock::new();
+
+/// From now on this process asks a keeper at the other end of the stream for compiled kernels ([`keep_kernels`]).
+pub fn use_keeper(stream: UnixStream) {
+    // Asked twice: the first one stays.
+    let _ = KEEPER.set(Arc::new(KeptCodeCache::new(stream)));
+}
+
+/// Keeps compiled kernels in a folder for the process at the other end, until that has ended.
+pub fn keep_kernels(stream: UnixStream, folder: &Path) {
+    match DiskCodeCache::open(folder, cache_bytes()) {
+        Ok(cache) => mica_ptx_jit::keep(stream, &cache),
+        Err(error) => tracing::warn!(%error, "compiled kernels are not kept"),
+    }
+}
+
+/// Where this process keeps compiled kernels.
+pub fn kernel_cache() -> Option<Arc<dyn CodeCache>> {
+    if let Some(keeper) = KEEPER.get() {
+        return Some(Arc::clone(keeper));
+    }
     let dir = kernel_cache_folder()?;
     match DiskCodeCache::open(&dir, cache_bytes()) {
         Ok(cache) => Some(Arc::new(cache)),
@@ -159,7 +181,7 @@ impl Pipeline {
         if self.engine == Engine::Interpreter {
             return interpreter(module, options, self.coverage);
         }
-        let cache = self.code_cache.get_or_init(open_code_cache).clone();
+        let cache = self.code_cache.get_or_init(kernel_cache).clone();
         let options = &ModuleOptions {
             // A kernel that has to be interpreted is checked for its addresses at least.
             memcheck: options.memcheck || self.check.is_some(),

@@ -52,11 +52,18 @@ impl Core {
 
     /// Starts the first operations of `stream`, and of all that wait for what this completes.
     pub(crate) fn pump(self: &Arc<Self>, state: &mut State, stream: u64) {
-        let mut list = vec![stream];
-        while let Some(id) = list.pop() {
+        let mut next = Some(stream);
+        let mut list = Vec::new();
+        let mut retired = false;
+        while let Some(id) = next {
             while self.start_first(state, id) {
                 self.retire_first(state, id, &mut list);
+                retired = true;
             }
+            next = list.pop();
+        }
+        if retired {
+            self.tell_waiting(state);
         }
     }
 
@@ -67,9 +74,17 @@ impl Core {
             known.active = false;
         }
         self.retire_first(state, stream, &mut list);
+        self.tell_waiting(state);
         list.push(stream);
         for id in list {
             self.pump(state, id);
+        }
+    }
+
+    /// Wakes callers inside a wait, as operations have been retired.
+    pub(crate) fn tell_waiting(&self, state: &State) {
+        if state.waiting > 0 {
+            self.done.notify_all();
         }
     }
 
@@ -163,7 +178,7 @@ impl Core {
     }
 
     /// Takes the first operation off and lists the streams that may have waited for it.
-    fn retire_first(&self, state: &mut State, id: u64, list: &mut Vec<u64>) {
+    pub(crate) fn retire_first(&self, state: &mut State, id: u64, list: &mut Vec<u64>) {
         let Some(stream) = state.streams.get_mut(&id) else {
             return;
         };
@@ -192,9 +207,6 @@ impl Core {
             if let Some(entry) = state.contexts.get_mut(&context) {
                 entry.streams.retain(|s| *s != id);
             }
-        }
-        if state.waiting > 0 {
-            self.done.notify_all();
         }
     }
 
@@ -248,6 +260,15 @@ impl Core {
         if state.is_quiet() {
             // The monitor gives the lease back if nothing comes for a moment.
             state.idle_gaps.begin(now_ns());
+        }
+    }
+
+    /// The last block is over of a grid whose blocks several threads may claim.
+    pub(crate) fn finish_claimed(self: &Arc<Self>, state: &mut State, grid: &Arc<Grid>) {
+        match grid.is_in_batch() {
+            // The thread that has the batch waits for it.
+            true => self.tell_waiting(state),
+            false => self.finish_grid(state, grid),
         }
     }
 
@@ -311,7 +332,7 @@ impl Core {
                 self.meter.exhaust(now_ns());
             }
             if grid.finish(left) {
-                self.finish_grid(state, &grid);
+                self.finish_claimed(state, &grid);
             }
         }
         self.note_ready(state);
@@ -339,9 +360,7 @@ impl Core {
         for stream in streams {
             self.pump(state, stream);
         }
-        if state.waiting > 0 {
-            self.done.notify_all();
-        }
+        self.tell_waiting(state);
     }
 
     /// Sets every active grid's stop word anew.
@@ -359,7 +378,7 @@ impl Core {
 
 /// Legacy default stream: an operation on it waits for all earlier ones on blocking streams, and
 /// theirs wait for all earlier ones on it. Numbers say what is earlier.
-fn is_first_in_order(state: &State, stream: &crate::core::Stream, number: u64) -> bool {
+pub(crate) fn is_first_in_order(state: &State, stream: &crate::core::Stream, number: u64) -> bool {
     let Some(entry) = state.contexts.get(&stream.context.id) else {
         return true;
     };

@@ -3,7 +3,7 @@
 //! Every service runs [`outside`] the recovery scope: it takes locks, and a fault must not jump over
 //! them. Memory that a kernel points at is read with checks.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -32,8 +32,12 @@ pub(crate) struct BlockServices {
     pub(crate) own: [(u64, u64); 3],
     pub(crate) assertion: Mutex<Option<Assertion>>,
     pub(crate) calls: AtomicU32,
+    /// Its thread has all blocks of the grid ([`crate::batch`]).
+    pub(crate) runs_alone: AtomicBool,
+    /// The block that runs, and the end of those that run now.
+    pub(crate) running: [AtomicU64; 2],
     /// When the running block began to do nothing but wait; 0 when it does not.
-    pub(crate) stalled_since: std::sync::atomic::AtomicU64,
+    pub(crate) stalled_since: AtomicU64,
     /// The visit that is charged, while one is.
     pub(crate) visit: Mutex<Option<Visit>>,
 }
@@ -50,11 +54,38 @@ pub(crate) struct Assertion {
 impl BlockServices {
     /// Begins charging the context and the device.
     pub(crate) fn begin(&self) {
-        let visit = Visit::begin(now_ns());
+        self.begin_at(now_ns());
+    }
+
+    /// The same, where the time is known.
+    pub(crate) fn begin_at(&self, now: u64) {
+        let visit = Visit::begin(now);
         for meter in self.meters() {
             meter.enter(&visit);
         }
+        self.charge_to(visit);
+    }
+
+    /// Goes on with a visit that began before.
+    pub(crate) fn charge_to(&self, visit: Visit) {
         *lock(&self.visit) = Some(visit);
+    }
+
+    /// The visit that is charged, which whoever asks ends.
+    pub(crate) fn charged(&self) -> Option<Visit> {
+        lock(&self.visit).take()
+    }
+
+    /// Runs no block after the one that runs. Gives how many there were. Only for the thread that runs it.
+    pub(crate) fn end_run_here(&self) -> u64 {
+        let [at, end] = &self.running;
+        let new = at.load(Ordering::Relaxed) + 1;
+        end.swap(new, Ordering::Relaxed).saturating_sub(new)
+    }
+
+    /// Where the blocks that run now end.
+    pub(crate) fn end_of_run(&self) -> u64 {
+        self.running[1].load(Ordering::Relaxed)
     }
 
     /// Ends charging.
@@ -127,6 +158,9 @@ impl Services for BlockServices {
             since if now.saturating_sub(since) > STALL_NS => {
                 self.stalled_since.store(COUNTED, Ordering::Relaxed);
                 self.grid.stalled.fetch_add(1, Ordering::SeqCst);
+                if self.runs_alone.load(Ordering::Relaxed) {
+                    outside(|| self.core.share_rest(self));
+                }
             }
             _ => {}
         }

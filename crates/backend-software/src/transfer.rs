@@ -22,9 +22,10 @@ pub(crate) enum Transfer {
     Fill(Fill2d),
 }
 
-/// Bytes and rows of a transfer that are moved without a look at whether it should hold still.
+/// Bytes and rows of a transfer that are moved without a look at whether it should hold still. Each row may lie on two pages
+/// that the system has yet to give, some 0.7 µs each.
 const SLICE_BYTES: u64 = 256 << 10;
-const SLICE_ROWS: u64 = 16 << 10;
+const SLICE_ROWS: u64 = 512;
 
 /// How far a transfer has got.
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,31 +134,55 @@ impl Transfer {
     /// Does a slice of it: so little that whoever wants it to hold still waits for less than a millisecond. True
     /// when it is done.
     pub(crate) fn step(&self, memory: &DeviceMemory, progress: &mut Progress) -> Result<bool> {
+        let before = *progress;
         // SAFETY: raw byte moves with nothing to drop; device ranges are checked, host ranges are kept valid by
         // `HostSpan`'s contract.
         let done = unsafe { guarded(memory, &self.device_ranges(), || self.move_slice(progress)) };
-        if done == Ok(true) {
-            self.note_written(memory);
+        if done.is_ok() {
+            self.note_written(memory, before, *progress);
         }
         done
     }
 
-    /// Tells a checked device which device memory was written.
-    fn note_written(&self, memory: &DeviceMemory) {
-        let (rows, width) = self.rows();
+    /// Tells a checked device which device memory a slice has written.
+    fn note_written(&self, memory: &DeviceMemory, from: Progress, to: Progress) {
         if memory.shadow().is_none() {
             return;
         }
-        for row in 0..rows {
+        let (rows, width) = self.rows();
+        for row in from.row..rows.min(to.row.saturating_add(1)) {
+            let begin = if row == from.row { from.done } else { 0 };
+            let end = if row == to.row { to.done } else { width };
             let at = match *self {
-                Self::Copy { dst, height, .. } if dst.device_bytes > 0 => {
-                    dst.at + row / height * dst.slice + row % height * dst.row
-                }
-                Self::Copy { .. } => return,
-                Self::Fill(fill) => fill.dst.0 + row * fill.pitch,
+                Self::Copy { dst, .. } if dst.device_bytes == 0 => return,
+                Self::Copy { .. } => self.sides_of(row, begin, end - begin).1,
+                Self::Fill(fill) => fill.dst.0 + row * fill.pitch + begin,
             };
-            memory.note_written(at, width);
+            memory.note_written(at, end - begin);
         }
+    }
+
+    /// Where so many bytes of a row of a copy are read and written, when so many are done: from its end where the row moves
+    /// forward over itself.
+    fn sides_of(&self, row: u64, done: u64, bytes: u64) -> (u64, u64) {
+        let Self::Copy {
+            src,
+            dst,
+            width,
+            height,
+            ..
+        } = *self
+        else {
+            return (0, 0);
+        };
+        let (z, y) = (row / height, row % height);
+        let from = src.at + z * src.slice + y * src.row;
+        let to = dst.at + z * dst.slice + y * dst.row;
+        let at = match to > from && to - from < width {
+            true => width - done - bytes,
+            false => done,
+        };
+        (from + at, to + at)
     }
 
     /// Does all of it, for callers that have made sure that it is short.
@@ -190,7 +215,7 @@ impl Transfer {
         while progress.row < rows && bytes > 0 && rows_left > 0 {
             let piece = (width - progress.done).min(bytes);
             // SAFETY: as the function asks; the piece lies in its row.
-            unsafe { self.move_piece(progress, piece, width) };
+            unsafe { self.move_piece(progress, piece) };
             progress.done += piece;
             bytes -= piece;
             if progress.done == width {
@@ -203,22 +228,13 @@ impl Transfer {
 
     /// # Safety
     /// The row is mapped, or lies in the arena under a recovery scope, and has so many bytes left.
-    unsafe fn move_piece(&self, progress: &Progress, bytes: u64, width: u64) {
+    unsafe fn move_piece(&self, progress: &Progress, bytes: u64) {
         match *self {
-            Self::Copy {
-                src, dst, height, ..
-            } => {
-                let (z, y) = (progress.row / height, progress.row % height);
-                let from = src.at + z * src.slice + y * src.row;
-                let to = dst.at + z * dst.slice + y * dst.row;
+            Self::Copy { .. } => {
                 // Overlapping rows are moved, not garbled: backwards if they move forward.
-                let at = match to > from && to - from < width {
-                    true => width - progress.done - bytes,
-                    false => progress.done,
-                };
-                let (from, to) = ((from + at) as *const u8, (to + at) as *mut u8);
+                let (from, to) = self.sides_of(progress.row, progress.done, bytes);
                 // SAFETY: as the function asks.
-                unsafe { std::ptr::copy(from, to, bytes as usize) };
+                unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
             }
             Self::Fill(fill) => {
                 let at = fill.dst.0 + progress.row * fill.pitch + progress.done;
@@ -378,7 +394,39 @@ fn resolve(
 
 #[cfg(test)]
 mod tests {
-    use super::span;
+    use super::*;
+
+    #[test]
+    fn a_slice_has_few_rows_however_narrow_they_are() {
+        let mut memory = vec![1_u8; 40_000];
+        let side = |at: u64| Side {
+            at,
+            row: 10,
+            slice: 10_000,
+            device_bytes: 0,
+        };
+        let begin = memory.as_mut_ptr() as u64;
+        let copy = Transfer::Copy {
+            src: side(begin),
+            dst: side(begin + 20_000),
+            width: 1,
+            height: 1000,
+            depth: 2,
+        };
+        let mut progress = Progress::default();
+        let mut slices = 0;
+        loop {
+            let before = progress.row;
+            // SAFETY: both sides are inside `memory`.
+            let is_done = unsafe { copy.move_slice(&mut progress) };
+            assert!(progress.row - before <= SLICE_ROWS);
+            slices += 1;
+            if is_done {
+                break;
+            }
+        }
+        assert_eq!((progress.row, slices), (2000, 4));
+    }
 
     #[test]
     fn spans_of_boxes() {

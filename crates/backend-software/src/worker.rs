@@ -15,6 +15,7 @@ use mica_kernel::stop;
 use mica_ptx::names::readable;
 
 use crate::area::Area;
+use crate::batch::Thread;
 use crate::block::BlockRunner;
 use crate::context::Context;
 use crate::core::{Core, State};
@@ -48,6 +49,8 @@ impl Core {
         let threads = &state.threads;
         let most = self.workers + threads.workers_paused + threads.workers_extra;
         let wanted = usize::try_from(blocks).unwrap_or(most).min(most);
+        let returns = std::mem::take(&mut state.threads.returning);
+        let wanted = wanted.saturating_sub(usize::from(returns));
         let spinning = self.spinning.load(Ordering::SeqCst);
         let missing = wanted.saturating_sub(spinning + state.threads.workers_idle);
         for _ in 0..missing.min(most.saturating_sub(state.threads.workers)) {
@@ -112,9 +115,11 @@ impl Core {
                 break;
             }
             if let Some(grid) = self.pick(&mut state) {
-                grid.attached.fetch_add(1, Ordering::SeqCst);
+                let turn = self.turn(&mut state, grid, u64::MAX);
                 drop(state);
-                self.visit(&grid, &mut area, index);
+                self.take_turn(&turn, &mut area, Thread::Worker(index));
+                // Not under the lock: it may hold the last references of many grids.
+                drop(turn);
                 state = self.state();
                 has_spun = false;
                 continue;
@@ -246,11 +251,13 @@ impl Core {
         grid.attached.fetch_sub(1, Ordering::SeqCst);
         self.leave(&grid.context);
         if grid.finish(finished) {
-            self.end_check(grid);
-            self.end_coverage(grid);
-            self.end_record(grid);
+            if !grid.is_in_batch() {
+                self.end_check(grid);
+                self.end_coverage(grid);
+                self.end_record(grid);
+            }
             let mut state = self.state();
-            self.finish_grid(&mut state, grid);
+            self.finish_claimed(&mut state, grid);
         }
     }
 
@@ -286,7 +293,7 @@ impl Core {
     }
 
     /// Asked between blocks.
-    fn may_go_on(&self, grid: &Grid) -> bool {
+    pub(crate) fn may_go_on(&self, grid: &Grid) -> bool {
         if grid.stop.load(Ordering::SeqCst) != stop::RUN
             || self.urgent.load(Ordering::Relaxed) < grid.priority
         {

@@ -219,3 +219,60 @@ fn boxes_and_patterns_are_whole_whatever_the_slices() {
         .all(|row| row[..3] == [0x1234_5678; 3] && row[3..] == [0; 2]);
     assert!(whole);
 }
+
+/// What C11 of SPECIFICATION.md is measured with: in turns, how long a suspension takes in the middle of a long copy, and of
+/// one of rows of a byte that each lie on a page which the system has yet to give.
+#[test]
+#[ignore = "measures: cargo test --release -p mica-backend-software --test transfers -- --ignored --nocapture suspensions"]
+fn suspensions_of_long_copies_and_of_narrow_rows() {
+    const PAGES: u64 = 16 << 10;
+    let gpu = SoftwareGpu::new(config()).unwrap();
+    let mut took = [Vec::new(), Vec::new()];
+    let mut rows_took = Vec::new();
+    for turn in 0..200 {
+        let bench = Bench::new(&gpu);
+        let narrow = |dst, src| {
+            let mut rows = copy(dst, src, 1);
+            rows.height = PAGES;
+            rows.src_pitch = (4096, 4096 * PAGES);
+            rows.dst_pitch = rows.src_pitch;
+            rows
+        };
+        let (src, dst) = (bench.alloc(4096 * PAGES), bench.alloc(4096 * PAGES));
+        if turn % 20 == 19 {
+            let began = Instant::now();
+            gpu.copy(bench.stream, &narrow(dst, src)).unwrap();
+            bench.sync();
+            rows_took.push(began.elapsed());
+            gpu.context_destroy(bench.context).unwrap();
+            continue;
+        }
+        match turn % 2 {
+            0 => (0..16).for_each(|_| {
+                gpu.copy(bench.stream, &copy(dst, src, 4096 * PAGES))
+                    .unwrap();
+            }),
+            _ => gpu.copy(bench.stream, &narrow(dst, src)).unwrap(),
+        }
+        std::thread::sleep(Duration::from_micros(1500));
+        let began = Instant::now();
+        gpu.context_suspend(bench.context).unwrap();
+        took[turn % 2].push(began.elapsed());
+        gpu.context_destroy(bench.context).unwrap();
+    }
+    for (name, took) in ["long copies", "narrow rows"].iter().zip(&mut took) {
+        took.sort();
+        let (n, last) = (took.len(), took.len() - 1);
+        println!(
+            "{name}: median {:?}, 99 % {:?}, worst {:?}",
+            took[n / 2],
+            took[n * 99 / 100],
+            took[last]
+        );
+    }
+    rows_took.sort();
+    println!(
+        "{PAGES} rows on fresh pages: median {:?}",
+        rows_took[rows_took.len() / 2]
+    );
+}

@@ -8,7 +8,7 @@ use mica_kernel::monitor::{
 
 use crate::finding::{Finding, Party, Place, Severity, Tool};
 use crate::launch::{BlockNumber, LaunchFindings};
-use crate::race::{Cell, Clocks, Hit, LAST_EPOCH, Seen, SyncClocks};
+use crate::race::{Cell, Clocks, Hit, LAST_EPOCH, MOST_FOREIGN, Seen, SyncClocks};
 use crate::settings::Tools;
 use crate::shadow::Shadow;
 
@@ -271,7 +271,7 @@ impl<M: LiveMemory> BlockWatcher<M> {
         }
         let parts = Parts {
             message: format!(
-                "a thread passes more than {LAST_EPOCH} barriers and fences: races of its later accesses are not seen"
+                "a thread passes more than {LAST_EPOCH} barriers and fences, or learns of more than {MOST_FOREIGN} blocks: races of later accesses are not seen"
             ),
             space: "",
             address: None,

@@ -106,12 +106,33 @@ fn words_where_a_number_should_be_are_refused_as_json() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start(dir.path());
     let socket = control(dir.path()).socket().to_owned();
-    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
-    let request = "GET /v1/history?since=soon HTTP/1.1\r\nHost: mica\r\nConnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
-    assert!(answer.contains("\"reason\":\"invalid\""), "{answer}");
-    assert!(answer.contains("since"), "{answer}");
+    for (request, status, word) in [
+        ("GET /v1/history?since=soon", 400, "since"),
+        ("GET /v1/gpus/first/turns", 400, "first"),
+        ("GET /v1/gpus/99999999999/turns", 400, "99999999999"),
+        ("GET /v1/vgpus/%ff", 400, "name"),
+        ("GET /v1/vgpus/", 400, "a name is missing in /v1/vgpus/"),
+        ("POST /v1/vgpus//join", 400, "a name is missing"),
+        ("DELETE /v1/regions//vgpus/", 400, "a name is missing"),
+        ("PUT /v1/vgpus", 405, "method"),
+        ("GET /v1/nothing", 404, "no such resource"),
+    ] {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        let head = "HTTP/1.1\r\nHost: mica\r\nConnection: close\r\nContent-Length: 0";
+        stream
+            .write_all(format!("{request} {head}\r\n\r\n").as_bytes())
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let first = format!("HTTP/1.1 {status}");
+        assert!(answer.starts_with(&first), "{request}: {answer}");
+        let reason = if status == 404 {
+            "not_found"
+        } else {
+            "invalid"
+        };
+        let reason = format!("\"reason\":\"{reason}\"");
+        assert!(answer.contains(&reason), "{request}: {answer}");
+        assert!(answer.contains(word), "{request}: {answer}");
+    }
 }

@@ -34,6 +34,7 @@ pub fn enter_for_connection(folder: &Path) -> Result<Report, JailError> {
         read_write: vec![folder.to_owned()],
         devices: Vec::new(),
         cgroup: None,
+        kept: None,
         without: WITHOUT.to_vec(),
         code: None,
     };

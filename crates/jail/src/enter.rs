@@ -1,13 +1,16 @@
 //! The way in: every layer in the order in which it can still be applied.
 
+use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, WaitOptions, setrlimit};
 use rustix::thread::UnshareFlags;
 
 use crate::layer::{Layer, Report};
-use crate::{Jail, JailError, files, landlocked, syscalls, user};
+use crate::{Jail, JailError, Kept, Profile, files, landlocked, syscalls, user};
 
 /// Descriptors a worker may have open: sockets and memory files of one program.
 const MOST_DESCRIPTORS: u64 = 4096;
@@ -36,9 +39,13 @@ pub fn enter(jail: &Jail) -> Result<Report, JailError> {
     }
     close_inherited()?;
     let own_user_namespace = separate(jail, &mut report)?;
-    if report.has(Layer::Processes) {
-        live_as_child(jail)?;
+    let mut jail = jail.clone();
+    match (report.has(Layer::Processes), jail.kept.take()) {
+        (true, kept) => live_as_child(&jail, kept)?,
+        (false, Some(kept)) => jail.read_write.push(kept.folder),
+        (false, None) => {}
     }
+    let jail = &jail;
     if report.has(Layer::Files) {
         files::move_in(jail)?;
     }
@@ -154,18 +161,61 @@ fn unshare(flags: UnshareFlags) -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
 }
 
-/// Goes on in a child, the first process of the new namespace. The parent keeps nothing but the wait for the child.
-fn live_as_child(jail: &Jail) -> Result<(), JailError> {
+/// Goes on in a child, the first process of the new namespace. The parent keeps nothing but the wait for the child, and the
+/// folder that it keeps for it.
+fn live_as_child(jail: &Jail, kept: Option<Kept>) -> Result<(), JailError> {
+    let failed = |e: io::Error| JailError::new("what is kept outside", e);
+    let ends = match &kept {
+        Some(_) => Some(UnixStream::pair().map_err(failed)?),
+        None => None,
+    };
     // SAFETY: there is one thread, so the child finds every lock free.
     let child = unsafe { libc::fork() };
-    match child {
-        -1 => Err(JailError::new("fork", io::Error::last_os_error())),
-        0 => Ok(()),
-        child => {
+    match (child, kept.zip(ends)) {
+        (-1, _) => Err(JailError::new("fork", io::Error::last_os_error())),
+        (0, None) => Ok(()),
+        (0, Some((kept, (own, outside)))) => {
+            drop(outside);
+            // The new root is the child's alone: the parent needs the folder where it is.
+            unshare(UnshareFlags::NEWNS).map_err(failed)?;
+            (kept.take)(own);
+            Ok(())
+        }
+        (child, kept) => {
+            // Before the change of user, who may not pass through the folders above.
+            let kept = kept.and_then(|(kept, (own, outside))| {
+                drop(own);
+                let folder = File::open(&kept.folder).ok()?;
+                Some((kept, outside, folder))
+            });
             user::drop_privileges(jail.user, false, &mut Report::default());
+            if let Some((kept, stream, folder)) = kept {
+                keep(jail, &kept, stream, folder);
+            }
             std::process::exit(status_of(child))
         }
     }
+}
+
+/// Keeps a folder for the child, on a thread of its own. The parent sees nothing else from here on where there is Landlock.
+fn keep(jail: &Jail, kept: &Kept, stream: UnixStream, folder: File) {
+    let path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    let alone = Jail {
+        profile: Profile::Software,
+        read_only: Vec::new(),
+        libraries: Vec::new(),
+        read_write: vec![path.clone()],
+        devices: Vec::new(),
+        ..jail.clone()
+    };
+    let _ = landlocked::restrict(&alone);
+    let keep = kept.keep;
+    let keeper = std::thread::Builder::new().name("kernel keeper".to_owned());
+    // Without one the child finds nobody at the other end, and compiles everything itself.
+    let _ = keeper.spawn(move || {
+        keep(stream, &path);
+        drop(folder);
+    });
 }
 
 /// Waits for the child and returns a status as a shell would: the child's own, or 128 and the signal.

@@ -29,7 +29,8 @@ mod syscalls;
 mod user;
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 
 pub use connection::enter_for_connection;
 pub use driver_requests::{DRIVER_REQUESTS, DriverRequest, Number, driver_request};
@@ -65,10 +66,24 @@ pub struct Jail {
     pub devices: Vec<PathBuf>,
     /// Folder of the cgroup to join.
     pub cgroup: Option<PathBuf>,
+    /// A folder that the process outside keeps; where none can be outside, the worker may write it.
+    pub kept: Option<Kept>,
     /// Layers that the configuration switches off.
     pub without: Vec<Layer>,
     /// Addresses reserved for compiled code: only these may become executable. `None`: any that are not writable.
     pub code: Option<Range<usize>>,
+}
+
+/// A folder that the worker does not see. The process that waits for the worker, outside of the new namespaces and as the same
+/// user, does with it what the worker asks for over a stream. So the worker cannot fill the disk.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// The folder.
+    pub folder: PathBuf,
+    /// What the process outside does, on a thread of its own, with its end of the stream and a path to the folder.
+    pub keep: fn(UnixStream, &Path),
+    /// Takes the worker's end.
+    pub take: fn(UnixStream),
 }
 
 /// A confinement that began and could not be finished: the process must end.

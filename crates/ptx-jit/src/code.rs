@@ -75,6 +75,12 @@ fn flags(optimize: bool, quick: bool) -> Result<settings::Flags, CompileError> {
     Ok(settings::Flags::new(flags))
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Instructions that the code generator was last given, and how long it took.
+    static LAST_CALL: std::cell::Cell<(usize, std::time::Duration)> = Default::default();
+}
+
 impl Code {
     /// Compiles one version. Also gives what [`Code::from_bytes`] takes.
     pub(crate) fn compile(
@@ -134,9 +140,13 @@ impl Code {
         }
         let mut ctx = Context::for_function(func);
         ctx.set_disasm(std::env::var_os("MICA_JIT_ASM").is_some());
+        #[cfg(test)]
+        let (insts, began) = (ctx.func.dfg.num_insts(), std::time::Instant::now());
         let code = ctx
             .compile(&**isa, &mut ControlPlane::default())
             .map_err(|e| CompileError::Backend(format!("{:?}", e.inner)))?;
+        #[cfg(test)]
+        LAST_CALL.set((insts, began.elapsed()));
         if let Some(text) = &code.vcode {
             eprintln!("{text}");
         }
@@ -299,6 +309,92 @@ mod tests {
                 (kernel, lanes) == ("nbody", 8),
                 "{kernel}, {lanes}"
             );
+        }
+    }
+
+    /// The text of a kernel whose body is a pattern so many times; `#` is the number of each time.
+    fn repeated(count: u32, pattern: &str) -> String {
+        let mut text = String::from(
+            ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 p) {\n\
+             .reg .b64 %a<4>; .reg .b32 %v<65536>; .reg .f32 %f<8>; .reg .pred %q<4>;\n\
+             ld.param.u64 %a0, [p]; mov.u32 %v0, %tid.x; mul.wide.u32 %a1, %v0, 4; add.s64 %a1, %a1, %a0;\n\
+             ld.global.u32 %v1, [%a1]; ld.global.f32 %f0, [%a1+4]; ld.global.f32 %f1, [%a1+8];\n",
+        );
+        (0..count).for_each(|i| text += &pattern.replace('#', &i.to_string()));
+        text + "st.global.u32 [%a1], %v1; st.global.f32 [%a1+4], %f0; ret;\n}\n"
+    }
+
+    /// What C6 of SPECIFICATION.md is measured with.
+    #[test]
+    #[ignore = "measures the longest calls of the code generator: cargo test --release -p mica-ptx-jit --lib -- --ignored --nocapture longest"]
+    fn longest_calls_of_the_generator() {
+        let isa = target(false, false).expect("a target");
+        let quick = target(false, true).expect("a target");
+        let shapes = [
+            ("stores", "st.global.u32 [%a0+4], %v1;\n"),
+            (
+                "sums",
+                "mad.lo.s32 %v1, %v1, %v0, %v1; xor.b32 %v1, %v1, %v0;\n",
+            ),
+            (
+                "floats",
+                "fma.rn.f32 %f0, %f0, %f1, %f0; add.f32 %f1, %f1, %f0;\n",
+            ),
+            (
+                "divisions",
+                "div.rn.f32 %f0, %f0, %f1; div.s32 %v1, %v1, %v0;\n",
+            ),
+            (
+                "gathers",
+                "and.b32 %v2, %v1, 255; mul.wide.u32 %a2, %v2, 4; add.s64 %a2, %a2, %a0; ld.global.u32 %v1, [%a2];\n",
+            ),
+            (
+                "branches",
+                "setp.lt.u32 %q0, %v1, #; @%q0 bra L#; add.s32 %v1, %v1, %v0; L#:\n",
+            ),
+            (
+                "shuffles",
+                "shfl.sync.bfly.b32 %v1, %v1, 3, 31, 0xffffffff;\n",
+            ),
+            ("registers", "mov.u32 %v#, %tid.x;\n"),
+        ];
+        for (name, pattern) in shapes {
+            for lanes in [1, 32] {
+                // The largest count that is compiled, of powers of two.
+                let mut longest = None;
+                for count in (7..17).map(|shift| 1 << shift) {
+                    let text = repeated(count, pattern);
+                    let module = mica_ptx::parse(text.as_bytes()).expect("parses");
+                    let layout = ModuleLayout::new(&module).expect("a layout");
+                    let (func, _) = module.function("k").expect("a kernel");
+                    let Ok(plan) = Plan::build(&module, &layout, func) else {
+                        break;
+                    };
+                    let Ok(is_quick) = crate::limit::pressure(&plan, &module) else {
+                        break;
+                    };
+                    if lanes > 1 && (is_quick || count > 8192) {
+                        break;
+                    }
+                    let mut src = source(&module, &layout, &plan, true, false);
+                    src.quick = is_quick;
+                    let isa = if is_quick { &quick } else { &isa };
+                    let began = std::time::Instant::now();
+                    let made = Code::attempt(isa, &src, lanes);
+                    let whole = began.elapsed();
+                    match made {
+                        Ok(Some(_)) => {
+                            let (insts, took) = LAST_CALL.get();
+                            longest = Some((count, insts, took, whole));
+                        }
+                        _ => break,
+                    }
+                    if whole > std::time::Duration::from_secs(8) {
+                        break;
+                    }
+                }
+                println!("{name}, {lanes} lanes: {longest:?}");
+            }
         }
     }
 

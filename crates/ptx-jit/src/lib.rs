@@ -58,7 +58,7 @@ use mica_ptx::ast::{FuncId, Module, Op};
 use mica_ptx_ops::layout::{LayoutError, ModuleLayout};
 use std::sync::Arc;
 
-pub use code_cache::{CodeCache, DiskCodeCache};
+pub use code_cache::{CodeCache, DiskCodeCache, KeptCodeCache, keep};
 pub use executable::reserve_code_region;
 use kernel::Kernel;
 use slot::Slot;

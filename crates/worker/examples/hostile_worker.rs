@@ -114,20 +114,27 @@ fn needed(link: &HostLink, nvidia: bool) {
             }
         }
         false => {
-            let folder = mica_backend_software::kernel_cache_folder().unwrap_or_default();
-            tell(
-                "keep a kernel",
-                std::fs::write(folder.join("probe"), "code"),
-            );
-            tell(
-                "forget a kernel",
-                std::fs::remove_file(folder.join("probe")),
-            );
+            let cache = mica_backend_software::kernel_cache();
+            let kept = cache.and_then(|cache| {
+                cache.save("probe", b"code");
+                cache.load("probe")
+            });
+            let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
+            let kept = kept.filter(|bytes| bytes == b"code");
+            tell("keep a kernel", kept.map(drop).ok_or_else(missing));
         }
     }
 }
 
 fn files(attempt: &Attempt<'_>) {
+    // Whoever could write there could fill the disk.
+    let kernels = mica_backend_software::kernel_cache_folder().unwrap_or_default();
+    for path in [kernels.join("more"), kernels.clone()] {
+        let path = path.display().to_string();
+        attempt.open(&path, libc::O_CREAT | libc::O_RDWR);
+        attempt.open(&path, libc::O_TMPFILE | libc::O_RDWR);
+        attempt.open(&path, libc::O_RDONLY);
+    }
     for path in [
         "/etc/passwd",
         "/etc/shadow",

@@ -3,7 +3,7 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use mica_jail::{Jail, Layer, Profile, Report};
+use mica_jail::{Jail, Kept, Layer, Profile, Report};
 use mica_limits::{HostLink, worker_variables};
 
 use crate::{WorkerConfig, WorkerError, number};
@@ -58,6 +58,7 @@ pub fn confine(config: &WorkerConfig) -> Result<Option<Report>, WorkerError> {
         read_write: Vec::new(),
         devices: Vec::new(),
         cgroup: wanted.cgroup.clone(),
+        kept: None,
         without: wanted.without.clone(),
         code: None,
     };
@@ -76,8 +77,12 @@ pub fn confine(config: &WorkerConfig) -> Result<Option<Report>, WorkerError> {
         jail.read_write.extend(make_driver_cache(wanted.user));
     } else {
         let folder = mica_backend_software::kernel_cache_folder();
-        jail.read_write
-            .extend(folder.and_then(|folder| make_cache(wanted.user, folder)));
+        let folder = folder.and_then(|folder| make_cache(wanted.user, folder));
+        jail.kept = folder.map(|folder| Kept {
+            folder,
+            keep: mica_backend_software::keep_kernels,
+            take: mica_backend_software::use_keeper,
+        });
         let region = mica_backend_software::reserve_code_region();
         jail.code = Some(region.map_err(|e| WorkerError::Device(e.to_string()))?);
     }

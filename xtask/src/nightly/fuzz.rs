@@ -77,6 +77,10 @@ pub(super) const TARGETS: &[Target] = &[
         ..plain("coverage", &["coverage"])
     },
     plain("containers", &["containers"]),
+    Target {
+        max_len: 8192,
+        ..plain("files", &[])
+    },
     plain("guest_hello", &["guest_hello"]),
     Target {
         max_len: 8192,

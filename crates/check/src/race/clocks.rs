@@ -16,6 +16,9 @@ type Foreign = Arc<HashMap<u32, Epochs>>;
 /// Largest epoch that is remembered with an access; a block that needs more is not watched any further.
 pub(crate) const LAST_EPOCH: u32 = (1 << 22) - 1;
 
+/// Other blocks that a thread can know of: each of a block's threads may know of others than its neighbours.
+pub(crate) const MOST_FOREIGN: usize = 16_384;
+
 /// What a thread knows.
 #[derive(Clone, Debug)]
 struct Known {
@@ -24,9 +27,9 @@ struct Known {
 }
 
 impl Known {
-    fn join(&mut self, other: &Known) {
+    fn join(&mut self, other: &Known) -> bool {
         join_epochs(&mut self.own, &other.own);
-        join_foreign(&mut self.foreign, &other.foreign);
+        join_foreign(&mut self.foreign, &other.foreign)
     }
 }
 
@@ -38,23 +41,26 @@ fn join_epochs(into: &mut Epochs, from: &Epochs) {
     *into = Arc::new(joined.collect());
 }
 
-fn join_foreign(into: &mut Option<Foreign>, from: &Option<Foreign>) {
-    let Some(from) = from else { return };
+/// False if there is no room for all.
+fn join_foreign(into: &mut Option<Foreign>, from: &Option<Foreign>) -> bool {
+    let Some(from) = from else { return true };
     match into {
         None => *into = Some(Arc::clone(from)),
         Some(own) if Arc::ptr_eq(own, from) => {}
         Some(own) => {
             let own = Arc::make_mut(own);
             for (block, epochs) in &**from {
-                match own.get_mut(block) {
-                    Some(known) => join_epochs(known, epochs),
-                    None => {
-                        own.insert(*block, Arc::clone(epochs));
-                    }
+                if let Some(known) = own.get_mut(block) {
+                    join_epochs(known, epochs);
+                } else if own.len() < MOST_FOREIGN {
+                    own.insert(*block, Arc::clone(epochs));
+                } else {
+                    return false;
                 }
             }
         }
     }
+    true
 }
 
 /// What strong writes have released, by address.
@@ -134,6 +140,8 @@ pub(crate) struct Clocks {
     acquired: Vec<(u64, u64)>,
     /// What arrivals at the named barriers have released.
     arrivals: [Option<Known>; 16],
+    /// Whether a thread would have to know of more than there is room for: nobody knows any more which accesses are ordered.
+    is_full: bool,
 }
 
 impl Clocks {
@@ -151,13 +159,14 @@ impl Clocks {
             fenced: vec![None; threads],
             acquired: vec![(0, 0); threads],
             arrivals: Default::default(),
+            is_full: false,
         }
     }
 
-    /// The epoch of a thread; `None` where there are too many to remember.
+    /// The epoch of a thread; `None` where there are too many to remember, or a thread knows of too many blocks.
     pub(crate) fn epoch(&self, thread: u32) -> Option<u32> {
         let epoch = *self.epochs.get(thread as usize)?;
-        (epoch <= LAST_EPOCH).then_some(epoch)
+        (epoch <= LAST_EPOCH && !self.is_full).then_some(epoch)
     }
 
     /// Whether a thread knows of an epoch of another.
@@ -192,10 +201,10 @@ impl Clocks {
         let Some(first) = members.next() else { return };
         let mut all = self.known[first as usize].clone();
         if let Some(also) = &also {
-            all.join(also);
+            self.is_full |= !all.join(also);
         }
         for t in members {
-            all.join(&self.known[t as usize]);
+            self.is_full |= !all.join(&self.known[t as usize]);
         }
         let own = Arc::make_mut(&mut all.own);
         for t in threads.iter().map(|t| t as usize) {
@@ -218,7 +227,7 @@ impl Clocks {
         }
         let released = self.release(thread as usize);
         match &mut self.arrivals[barrier as usize & 15] {
-            Some(known) => known.join(&released),
+            Some(known) => self.is_full |= !known.join(&released),
             none => *none = Some(released),
         }
     }
@@ -275,7 +284,7 @@ impl Clocks {
                 join_epochs(&mut known.own, epochs);
             } else {
                 let one = Arc::new(HashMap::from([(*block, Arc::clone(epochs))]));
-                join_foreign(&mut known.foreign, &Some(one));
+                self.is_full |= !join_foreign(&mut known.foreign, &Some(one));
             }
         }
     }
@@ -360,5 +369,20 @@ mod tests {
         assert!(sync.is_lost() && sync.held_bytes() == 0);
         sync.clear();
         assert!(!sync.is_lost());
+    }
+
+    #[test]
+    fn a_thread_that_learns_of_too_many_blocks_is_not_watched_any_further() {
+        let mut sync = SyncClocks::default();
+        let mut reader = Clocks::new(u32::MAX, 32);
+        for block in 0..=MOST_FOREIGN as u32 {
+            assert!(reader.epoch(0).is_some(), "{block}");
+            let mut writer = Clocks::new(block, 32);
+            writer.write(&mut sync, u64::from(block) * 4, 0, true);
+            reader.read(&sync, u64::from(block) * 4, 0);
+        }
+        assert_eq!(reader.epoch(0), None);
+        let known = reader.known[0].foreign.as_ref();
+        assert_eq!(known.map(|known| known.len()), Some(MOST_FOREIGN));
     }
 }

@@ -10,4 +10,4 @@ mod cells;
 mod clocks;
 
 pub(crate) use cells::{Cell, Hit, Seen, WORDS_PER_PAGE};
-pub(crate) use clocks::{Clocks, LAST_EPOCH, SyncClocks};
+pub(crate) use clocks::{Clocks, LAST_EPOCH, MOST_FOREIGN, SyncClocks};

@@ -98,6 +98,9 @@ fn why_and_one_picture_of_top_are_text() {
     assert!(home.ok("why a").contains("mica resume a"));
     let nobody = home.fails(1, "why b");
     assert!(nobody.contains("no virtual GPU named b"), "{nobody}");
+    let unnamed = home.command(&["why", ""]).output().unwrap();
+    let said = String::from_utf8_lossy(&unnamed.stderr).into_owned();
+    assert!(said.contains("a name is missing"), "{said}");
     let top = home.ok("top");
     assert!(top.contains("NAME") && top.contains("suspended"), "{top}");
     assert!(top.contains("GPU 0"), "{top}");

@@ -199,7 +199,11 @@ impl Store {
             self.seconds.entry(*series).or_default().push_back(*point);
         }
         let oldest = now.saturating_sub(SECONDS);
-        self.seconds.retain(|_, points| {
+        self.seconds.retain(|series, points| {
+            // Of series that were forgotten nothing is asked any more.
+            if !self.series.knows(*series) {
+                return false;
+            }
             while points.front().is_some_and(|p| p.time_seconds < oldest) {
                 points.pop_front();
             }

@@ -116,9 +116,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Records so far, the overwritten ones included.
-    #[cfg(test)]
-    pub(crate) fn written(&self) -> u64 {
+    /// Number of the next record: how many there were so far, the overwritten ones included.
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
@@ -269,7 +268,7 @@ mod tests {
         let mut written = 0;
         for more in [0, 1, 4000, 999, 1, 7000, 3] {
             let mut ring = open(&path);
-            assert_eq!(ring.written(), written);
+            assert_eq!(ring.next(), written);
             let end = written + more;
             let bytes: Vec<u8> = (written..end).flat_map(payload).collect();
             ring.append(&bytes).unwrap();

@@ -1,13 +1,12 @@
 //! The calls about sockets for containers.
 
 use axum::Json;
-use axum::extract::Path;
 use mica_control::api::{ApiError, ContainerSocket, ContainerSocketSpec, Done};
 use serde::Deserialize;
 
-use super::Answer;
 use super::peer::{Body, Caller, Query};
 use super::vgpus::save;
+use super::{Answer, Path};
 use crate::placement::error;
 use crate::store::Outlives;
 

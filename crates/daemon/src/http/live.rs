@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::Path;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -14,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::time::MissedTickBehavior;
 
-use super::Answer;
 use super::peer::{Caller, Peer, Query};
+use super::{Answer, Path};
 use crate::daemon::Daemon;
 use crate::placement::error;
 use crate::web::Credentials;

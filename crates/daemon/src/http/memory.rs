@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::Path;
 use mica_control::api::{
     ApiError, MemoryMap, MemoryPiece, Mode, PieceKind, PoolFigures, ProgramMemory,
 };
@@ -11,7 +10,7 @@ use mica_memory::{FRAME_BYTES, Figures};
 use mica_wire::host::message::{DaemonMessage, MemorySums, Piece, PieceKind as WireKind, Role};
 use tokio::sync::oneshot::Receiver;
 
-use super::{Answer, Caller, Peer};
+use super::{Answer, Caller, Path, Peer};
 use crate::daemon::Daemon;
 use crate::maps::Told;
 use crate::placement::error;

@@ -17,6 +17,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
@@ -28,7 +29,7 @@ use crate::metrics::{Format, Page};
 use crate::placement::error;
 use crate::registry::Vgpu;
 use crate::users::UserNames;
-pub(crate) use peer::{Body, Caller, Peer, Query, Refusal, Rights};
+pub(crate) use peer::{Body, Caller, Path, Peer, Query, Refusal, Rights};
 pub(crate) use serve::{Impatient, answer_on};
 
 pub(crate) type Shared = State<Arc<Daemon>>;
@@ -154,13 +155,25 @@ async fn openapi() -> Response {
         .into_response()
 }
 
-pub(crate) async fn unknown() -> Refusal {
+pub(crate) async fn unknown(uri: Uri) -> Refusal {
+    if let Some(missing) = peer::missing_name(uri.path()) {
+        return missing.into();
+    }
     error(
         "not_found",
         "the control API has no such path".into(),
         Some("/openapi.json lists all paths".into()),
     )
     .into()
+}
+
+async fn wrong_method() -> Response {
+    let refusal = error(
+        "invalid",
+        "this resource does not take that method".into(),
+        Some("/openapi.json lists what it takes".into()),
+    );
+    (StatusCode::METHOD_NOT_ALLOWED, Json(refusal)).into_response()
 }
 
 async fn touch(State(daemon): Shared, request: Request, next: axum::middleware::Next) -> Response {
@@ -221,6 +234,7 @@ pub(crate) fn routes(daemon: &Arc<Daemon>) -> Router<Arc<Daemon>> {
         .route("/events", get(events::events))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
+        .method_not_allowed_fallback(wrong_method)
         .layer(axum::middleware::from_fn_with_state(daemon.clone(), touch))
         .layer(DefaultBodyLimit::max(64 << 10))
 }

@@ -142,6 +142,29 @@ pub(crate) struct RemoveQuery {
     pub(super) force: bool,
 }
 
+/// The refusal of a path that lacks a name: `/v1/vgpus/` would be the virtual GPU without one, and `/v1/vgpus` all of them.
+pub(super) fn missing_name(path: &str) -> Option<ApiError> {
+    let lacks = path.starts_with("/v1/") && path.split('/').skip(1).any(str::is_empty);
+    lacks.then(|| error("invalid", format!("a name is missing in {path}"), None))
+}
+
+/// What a path names, whose refusal is an [`ApiError`] too.
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<T: serde::de::DeserializeOwned + Send> FromRequestParts<Arc<Daemon>> for Path<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Arc<Daemon>) -> Result<Self, Refusal> {
+        if let Some(missing) = missing_name(parts.uri.path()) {
+            return Err(missing.into());
+        }
+        match axum::extract::Path::<T>::from_request_parts(parts, state).await {
+            Ok(path) => Ok(Self(path.0)),
+            Err(rejection) => Err(error("invalid", rejection.body_text(), None).into()),
+        }
+    }
+}
+
 impl Daemon {
     pub(crate) fn is_admin(&self, registry: &Registry, peer: Peer) -> bool {
         peer.uid == 0

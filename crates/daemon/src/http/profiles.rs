@@ -1,11 +1,10 @@
 //! Profiles of virtual GPUs.
 
 use axum::Json;
-use axum::extract::Path;
 use mica_control::api::{ApiError, SetProfile, VgpuProfile};
 
-use super::Answer;
 use super::peer::{Body, Caller};
+use super::{Answer, Path};
 
 /// What ran in a virtual GPU for how long, since its profile began.
 #[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus/{name}/profile", params(("name" = String, Path)),

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::Path;
 use mica_control::api::{
     ApiError, Cancelled, Done, GpuKind, LinkInfo, LinkReport, Mode, ProgramEnd, ProgramReport,
     Severity, signal_name,
@@ -12,8 +11,8 @@ use mica_limits::Environment;
 use mica_wire::host::message::{DaemonMessage, Role};
 use tokio::sync::oneshot::Receiver;
 
-use super::Answer;
 use super::peer::{Body, Caller};
+use super::{Answer, Path};
 use crate::daemon::Daemon;
 use crate::placement::{count, error};
 use crate::registry::{Registry, Vgpu, not_found};

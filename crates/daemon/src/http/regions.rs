@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::Path;
 use mica_control::api::{ApiError, AttachRegion, Done, RegionInfo, RegionSpec, Severity};
 
-use super::Answer;
 use super::peer::{Body, Caller, Peer, Query, RemoveQuery};
 use super::vgpus::save;
+use super::{Answer, Path};
 use crate::daemon::Daemon;
 use crate::placement::size;
 use crate::registry::Registry;

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::Path;
 use mica_control::api::{
     ApiError, Created, Done, GpuInfo, History, Resize, Severity, VgpuInfo, VgpuSpec,
 };
 use serde::Deserialize;
 
-use super::Answer;
 use super::peer::{Body, Caller, Peer, Query, RemoveQuery};
+use super::{Answer, Path};
 use crate::daemon::Daemon;
 use crate::placement::size;
 use crate::store::Outlives;

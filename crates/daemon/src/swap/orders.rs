@@ -136,7 +136,8 @@ impl Registry {
             left -= part;
             if moved.place == Place::Away {
                 vgpu.turns.move_began_ns = Some(now_ns);
-                vgpu.turns.returning_bytes += moved.out_bytes;
+                let returning = &mut vgpu.turns.returning_bytes;
+                *returning = returning.saturating_add(moved.out_bytes);
             }
             moved.floor_bytes = unpromised - part;
             moved.place = Place::Returning;

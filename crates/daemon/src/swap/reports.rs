@@ -13,6 +13,10 @@ const PINNED_NS: u64 = 10_000_000_000;
 /// Speed of the link before anything has moved.
 pub(crate) const FIRST_BYTES_PER_SECOND: u64 = 4 << 30;
 
+/// What no link is slower than, and none faster.
+const SLOWEST_BYTES_PER_SECOND: u64 = 256 << 20;
+const FASTEST_BYTES_PER_SECOND: u64 = 1 << 40;
+
 fn place_of(place: MemoryPlace) -> Place {
     match place {
         MemoryPlace::Resident => Place::Resident,
@@ -58,7 +62,7 @@ impl Registry {
             moved.order = told.order;
             moved.place = place_of(told.place);
             moved.floor_bytes = told.floor_bytes.min(moved.floor_bytes);
-            moved.pinned_bytes = told.pinned_bytes;
+            moved.pinned_bytes = told.pinned_bytes.min(granted);
             moved.wanted = told.wanted;
             if moved.place == Place::Away {
                 moved.remainder_bytes = granted.saturating_sub(moved.out_bytes);
@@ -73,11 +77,17 @@ impl Registry {
         let after = self.place_of(self.vgpus.get(&name)?);
         match before == after {
             true => None,
-            false => self.place_changed(&name, after, now_ns),
+            false => self.place_changed(&name, before, after, now_ns),
         }
     }
 
-    fn place_changed(&mut self, name: &str, place: Place, now_ns: u64) -> Option<Notice> {
+    fn place_changed(
+        &mut self,
+        name: &str,
+        before: Place,
+        place: Place,
+        now_ns: u64,
+    ) -> Option<Notice> {
         let vgpu = self.vgpus.get(name)?;
         let (out_bytes, gpu) = (self.out_bytes(vgpu), vgpu.gpu);
         let pid = self.workers_of(vgpu).next().map_or(0, |client| client.pid);
@@ -113,7 +123,10 @@ impl Registry {
                     .take()
                     .map_or(0, |since| now_ns - since.min(now_ns));
                 turns.away_ns += away_ns;
-                turns.turn_began_ns = now_ns;
+                // A worker that says without an order that it was away, and is back, would begin one turn after the other.
+                if before == Place::Returning {
+                    turns.turn_began_ns = now_ns;
+                }
                 turns.idle_since_ns = None;
                 turns.recalled = false;
                 let bytes = std::mem::take(&mut turns.returning_bytes);
@@ -134,7 +147,9 @@ impl Registry {
             return;
         }
         let measured = u128::from(bytes) * 1_000_000_000 / u128::from(took_ns);
-        let measured = u64::try_from(measured).unwrap_or(u64::MAX).max(1 << 20);
+        let measured = u64::try_from(measured).unwrap_or(u64::MAX);
+        // A worker's own word, and turns of all tenants get longer with it.
+        let measured = measured.clamp(SLOWEST_BYTES_PER_SECOND, FASTEST_BYTES_PER_SECOND);
         self.swap_bytes_per_second = self.swap_bytes_per_second / 4 * 3 + measured / 4;
     }
 

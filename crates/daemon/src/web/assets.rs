@@ -64,7 +64,7 @@ pub(super) async fn serve(request: Request) -> Response {
             let headers = [(CONTENT_TYPE, asset.kind), (CACHE_CONTROL, "no-cache")];
             (headers, asset.body).into_response()
         }
-        None => unknown().await.into_response(),
+        None => unknown(request.uri().clone()).await.into_response(),
     }
 }
 

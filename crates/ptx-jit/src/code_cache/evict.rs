@@ -46,7 +46,12 @@ pub(super) fn down_to(dir: &Path, most: u64) -> u64 {
     total
 }
 
-/// Files that can go. Abandoned temporary files go at once.
+/// What a file takes, about: small ones too.
+fn on_disk(bytes: u64) -> u64 {
+    bytes.max(1).next_multiple_of(4096)
+}
+
+/// Files that can go, those that are being written too: writers that die leave them. Abandoned temporary files go at once.
 fn list(dir: &Path) -> Vec<File> {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return Vec::new();
@@ -62,15 +67,14 @@ fn list(dir: &Path) -> Vec<File> {
             entry.path(),
             meta.modified().unwrap_or(SystemTime::UNIX_EPOCH),
         );
-        if path.extension().is_some() {
-            if now.duration_since(used).unwrap_or_default() > ABANDONED_AFTER {
-                let _ = std::fs::remove_file(&path);
-            }
+        let is_old = now.duration_since(used).unwrap_or_default() > ABANDONED_AFTER;
+        if path.extension().is_some() && is_old {
+            let _ = std::fs::remove_file(&path);
             continue;
         }
         files.push(File {
             path,
-            bytes: meta.len(),
+            bytes: on_disk(meta.len()),
             used,
         });
     }
@@ -104,8 +108,8 @@ mod tests {
         for (name, age) in [("old", 300), ("new", 100), ("older", 400), ("newest", 1)] {
             file(dir.path(), name, 100, age);
         }
-        assert_eq!(down_to(dir.path(), 400), 400, "it fits");
-        assert_eq!(down_to(dir.path(), 300), 200);
+        assert_eq!(down_to(dir.path(), 4 * 4096), 4 * 4096, "it fits");
+        assert_eq!(down_to(dir.path(), 3 * 4096), 2 * 4096);
         assert_eq!(names(dir.path()), ["new", "newest"]);
     }
 
@@ -114,7 +118,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         file(dir.path(), "k.17-0", 10, 2 * ABANDONED_AFTER.as_secs());
         file(dir.path(), "k.18-0", 10, 1);
-        down_to(dir.path(), 1000);
+        down_to(dir.path(), 1 << 20);
         assert_eq!(names(dir.path()), ["k.18-0"], "one may still be written");
     }
 

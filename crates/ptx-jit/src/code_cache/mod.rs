@@ -9,6 +9,9 @@
 //! which key is the caller's business ([`crate::JitModule::cache_key`]).
 
 mod evict;
+mod kept;
+
+pub use kept::{KeptCodeCache, keep};
 
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -71,8 +74,11 @@ impl DiskCodeCache {
     }
 
     fn path(&self, key: &str) -> PathBuf {
-        let hash = Sha256::digest(key.as_bytes());
-        let name: String = hash.iter().map(|b| format!("{b:02x}")).collect();
+        self.path_of(&name_of(key))
+    }
+
+    fn path_of(&self, name: &[u8; 32]) -> PathBuf {
+        let name: String = name.iter().map(|b| format!("{b:02x}")).collect();
         self.dir.join(name)
     }
 
@@ -106,6 +112,11 @@ impl DiskCodeCache {
         let room = self.most_bytes.saturating_sub(kept) / 4;
         self.until_look.store(room, Ordering::Relaxed);
     }
+}
+
+/// What a key's file is called, as bytes.
+fn name_of(key: &str) -> [u8; 32] {
+    Sha256::digest(key.as_bytes()).into()
 }
 
 /// Whether only this user can have written something.

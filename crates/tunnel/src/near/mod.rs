@@ -115,15 +115,36 @@ pub fn serve(
         next_read: AtomicU64::new(1),
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| near.end_with(near.forward()));
-        scope.spawn(|| near.end_with(near.receive(scope)));
-        scope.spawn(|| near.end_with(near.courier.run(&*near.carrier)));
+        scope.spawn(|| {
+            let _ender = EndsWithItsThread(&near);
+            near.end_with(near.forward());
+        });
+        scope.spawn(|| {
+            let _ender = EndsWithItsThread(&near);
+            near.end_with(near.receive(scope));
+        });
+        scope.spawn(|| {
+            let _ender = EndsWithItsThread(&near);
+            near.end_with(near.courier.run(&*near.carrier));
+        });
         near.watch(life.as_ref());
         near.end(None);
     });
     match lock(&near.reason).take() {
         Some(reason) => Err(reason),
         None => Ok(()),
+    }
+}
+
+/// Ends the session where a thread of it panics: the program would wait for that thread for ever.
+struct EndsWithItsThread<'n>(&'n Near);
+
+impl Drop for EndsWithItsThread<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let text = "a thread of the session has failed";
+            self.0.end(Some(TunnelError::protocol(text)));
+        }
     }
 }
 
