@@ -52,7 +52,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
             "cuCtxRecordEvent",
             "cuCtxWaitEvent",
         ],
-        "A virtual GPU's share is the daemon's to divide; parts of multiprocessors are not offered.",
+        "A virtual GPU's share is the daemon's to divide; parts of multiprocessors (green contexts) are not offered.",
     ),
     (
         "Asynchronous notifications",
@@ -217,7 +217,11 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
         ],
         "Memory of another process would pass the session's handles and its limit.",
     ),
-    ("Profiling", &["cuProfiler"], ""),
+    (
+        "Profiling",
+        &["cuProfiler"],
+        "In isolated mode NVIDIA's profiler library (CUPTI: `torch.profiler`, JAX's profiler, Nsight) records no kernels and says nothing of it; `mica profile` does.",
+    ),
     (
         "Checkpoints, core dumps, logs",
         &["cuCheckpoint", "cuCoredump", "cuLogs"],

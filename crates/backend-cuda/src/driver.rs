@@ -215,6 +215,7 @@ functions! {
         stream_query = "cuStreamQuery": fn(Raw);
         stream_wait = "cuStreamWaitEvent": fn(Raw, Raw, c_uint);
         stream_wait_value_32 = "cuStreamWaitValue32_v2": fn(Raw, u64, u32, c_uint);
+        stream_write_value = "cuStreamWriteValue32_v2": fn(Raw, u64, u32, c_uint);
         stream_wait_value_64 = "cuStreamWaitValue64_v2": fn(Raw, u64, u64, c_uint);
         stream_callback = "cuStreamAddCallback": fn(Raw, StreamCallback, *mut c_void, c_uint);
         event_create = "cuEventCreate": fn(*mut Raw, c_uint);

@@ -16,8 +16,10 @@ pub type PrintedSink = Box<dyn Fn(u8, &[u8]) + Send>;
 
 /// Bytes handed on at once.
 const PIECE: usize = 64 << 10;
-/// Two waits that end within this time printed less than a buffer.
-const SHORT: Duration = Duration::from_micros(50);
+/// The buffer of standard output. Its pages are there when something is printed.
+const BUFFER: usize = 1 << 20;
+/// Two waits that end within this time printed less than a buffer: that would be 5 GB of text a second.
+const SHORT: Duration = Duration::from_micros(200);
 
 unsafe extern "C" {
     /// The C library's standard output.
@@ -60,6 +62,10 @@ impl Printed {
                 return Err(io::Error::last_os_error());
             }
         }
+        let buffer = Box::leak(vec![0_u8; BUFFER].into_boxed_slice());
+        // SAFETY: the buffer has the length passed and is this stream's for as long as the process lives. Refused, the
+        // stream keeps a smaller one, and long output is handed on a moment late.
+        unsafe { libc::setvbuf(stdout, buffer.as_mut_ptr().cast(), libc::_IOFBF, BUFFER) };
         Ok(Self {
             files,
             reader: Mutex::default(),

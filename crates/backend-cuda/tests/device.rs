@@ -235,6 +235,105 @@ fn modules_are_described_and_their_kernels_get_their_parameters() {
 }
 
 #[test]
+fn copies_of_registered_memory_are_waited_for_by_a_word_and_kernels_by_the_driver() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    let (context, stream) = started(&gpu);
+    let waits = || (fixture.get("fake_words"), fixture.get("fake_stream_waits"));
+    let mut host = vec![7_u8; 8192];
+    // SAFETY: the vector outlives the context.
+    let pinned = unsafe { gpu.host_register(context, span(&mut host), None, 0) };
+    let pinned = pinned.expect("it is registered");
+    let device = gpu.memory_alloc(context, 4096).expect("there is room");
+    let copy = |dst, src| {
+        let copy = Copy3d::linear(Place::Device(dst), Place::Device(src), 100);
+        gpu.copy(stream, &copy).expect("it is copied");
+    };
+    // The stand-in's device addresses of host memory are off by one: only as host memory it is found.
+    copy(device, DevicePtr(pinned.0 + 4000));
+    gpu.stream_synchronize(stream).expect("it is done");
+    assert_eq!(waits(), (1, 0));
+    host[..200].fill(9);
+    copy(pinned, device);
+    gpu.stream_synchronize(stream).expect("it is done");
+    assert_eq!((host[99], host[100]), (7, 9));
+    assert_eq!(waits(), (2, 0));
+    gpu.stream_synchronize(stream).expect("nothing runs");
+    assert_eq!(waits(), (2, 1), "there is no copy to wait for");
+
+    let module = (gpu.module_load(context, PTX, &ModuleOptions::default())).expect("it loads");
+    let launch = Launch {
+        module,
+        kernel: 0,
+        grid: [1; 3],
+        block: [1; 3],
+        dynamic_shared: 0,
+        cooperative: false,
+        params: &[0; 12],
+    };
+    gpu.launch(stream, &launch).expect("it starts");
+    copy(device, pinned);
+    gpu.stream_synchronize(stream).expect("it is done");
+    assert_eq!(waits(), (2, 2), "the driver prints for the kernel");
+    copy(device, pinned);
+    gpu.stream_synchronize(stream).expect("it is done");
+    assert_eq!(waits(), (3, 2));
+
+    // A word that does not come is waited for by the driver.
+    fixture.set("fake_hold", 1);
+    copy(device, pinned);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| gpu.stream_synchronize(stream));
+        while fixture.get("fake_inside") == 0 {
+            std::thread::yield_now();
+        }
+        assert!(!waiting.is_finished());
+        fixture.set("fake_hold", 0);
+        waiting.join().expect("no panic").expect("it is done");
+    });
+    assert_eq!(waits(), (4, 3));
+    gpu.context_destroy(context).expect("it goes");
+}
+
+#[test]
+fn a_launch_after_another_meets_neither_a_stream_that_is_gone_nor_another_gpu_s() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let (gpu, other) = (fixture.gpu(), fixture.gpu());
+    let (context, stream) = started(&gpu);
+    let module = (gpu.module_load(context, PTX, &ModuleOptions::default())).expect("it loads");
+    let launch = Launch {
+        module,
+        kernel: 0,
+        grid: [1; 3],
+        block: [1; 3],
+        dynamic_shared: 0,
+        cooperative: false,
+        params: &[0; 12],
+    };
+    let second = gpu.stream_create(context, StreamFlags::default(), 0);
+    let second = second.expect("a stream");
+    for on in [stream, stream, second, second, stream] {
+        gpu.launch(on, &launch).expect("it starts");
+    }
+    assert_eq!(
+        code(other.launch(stream, &launch)),
+        CuResult::InvalidHandle,
+        "the numbers are the same, the tables are not"
+    );
+    gpu.launch(stream, &launch).expect("it starts");
+    gpu.stream_destroy(stream).expect("it goes");
+    assert_eq!(code(gpu.launch(stream, &launch)), CuResult::InvalidHandle);
+    gpu.launch(second, &launch).expect("it starts");
+    // The place of the first is taken again: its number stays dead.
+    let third = gpu.stream_create(context, StreamFlags::default(), 0);
+    gpu.launch(third.expect("a stream"), &launch)
+        .expect("it starts");
+    assert_eq!(code(gpu.launch(stream, &launch)), CuResult::InvalidHandle);
+}
+
+#[test]
 fn copies_of_every_shape_arrive_and_none_leaves_its_memory() {
     let _alone = ALONE.lock();
     let fixture = fixture();

@@ -83,7 +83,8 @@ int cuMemGetInfo_v2(size_t *a, size_t *b) { *a = 1 << 20; *b = 1ul << 34; return
 int cuStreamCreateWithPriority(handle *stream, unsigned flags, int priority) { unsigned *s = malloc(8); s[0] = flags; s[1] = priority; *stream = s; return 0; }
 volatile int fake_destroyed_streams;
 int cuStreamDestroy_v2(handle stream) { free(stream); fake_destroyed_streams++; return 0; }
-int cuStreamSynchronize(handle stream) { (void)stream; return work_ends(); }
+extern volatile int fake_stream_waits;
+int cuStreamSynchronize(handle stream) { (void)stream; fake_stream_waits++; return work_ends(); }
 /* A stream of priority 7 is busy until `fake_done`. */
 volatile int fake_done;
 static int is_busy(handle stream) { return stream && ((unsigned *)stream)[1] == 7 && !fake_done; }
@@ -94,6 +95,9 @@ char fake_wait[128];
 static int note_wait(int bits, uint64_t at, uint64_t value, unsigned flags) { snprintf(fake_wait, sizeof fake_wait, "%d bits: %llx flags %x", bits, (unsigned long long)value, flags); return find(at) < 0; }
 int cuStreamWaitValue32_v2(handle stream, uint64_t at, unsigned value, unsigned flags) { (void)stream; return note_wait(32, at, value, flags); }
 int cuStreamWaitValue64_v2(handle stream, uint64_t at, uint64_t value, unsigned flags) { (void)stream; return note_wait(64, at, value, flags); }
+/* Words are written at once, and not at all while what runs does not end. */
+volatile int fake_words, fake_stream_waits;
+int cuStreamWriteValue32_v2(handle stream, uint64_t at, unsigned value, unsigned flags) { (void)stream; if (flags) return 1; if (!fake_hold) *(volatile unsigned *)(at - 1) = value; fake_words++; return 0; }
 /* With `fake_one_thread` callbacks run one after the other on one thread, as the driver's do; else at once. */
 int fake_one_thread;
 typedef struct call { void (*run)(handle, int, void *); handle stream; void *data; struct call *next; } call;

@@ -64,9 +64,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     bench.bursty_beside_saturating()?;
     bench.priority()?;
     bench.priority_without_pause()?;
+    bench.many_saturating(24)?;
+    bench.model_server()?;
     bench.cap(30)?;
     bench.isolated_speed()?;
     bench.isolated_bursty(2)?;
+    bench.isolated_priority()?;
     bench.isolated_cap(30)?;
     pytorch::gemm_loops(&mut bench)?;
     pytorch::steps(&mut bench)?;
@@ -193,43 +196,6 @@ impl Bench {
             ),
             goal: "each 50 ± 3, bursty ≥ ×2".into(),
             reached: Some(within && gain >= 2.0),
-        });
-        Ok(())
-    }
-
-    fn priority(&mut self) -> Result<()> {
-        let name = "50 µs every 2 ms at high priority beside a hog".to_owned();
-        if !self.wanted(&name) {
-            return Ok(());
-        }
-        let ping = load(Pattern::Latency, self.iterations(50.0), 1, self.seconds);
-        let hog = load(Pattern::Saturate, self.iterations(4000.0), 8, self.seconds);
-        let tenants = [
-            Tenant::with_share(20, ping).option(&["--priority", "high"]),
-            Tenant::with_share(80, hog),
-        ];
-        let alone = self.solo(&tenants[0])?;
-        let hog_solo = self.solo(&tenants[1])?.rate;
-        let native = self.native(&tenants)?;
-        let mica = compete(Side::Mica, &tenants)?;
-        // The pings' own time and the switches to them are lost to the hog with or without Mica.
-        let keeps = 100.0 * mica[1].rate / native[1].rate;
-        self.report.add(Line {
-            what: name,
-            native: format!(
-                "p50 {:.0} p99 {:.0} µs (alone {:.0}, {:.0}), hog {:.1} % of solo",
-                native[0].p50_us,
-                native[0].p99_us,
-                alone.p50_us,
-                alone.p99_us,
-                100.0 * native[1].rate / hog_solo
-            ),
-            mica: format!(
-                "p50 {:.0} p99 {:.0} µs, hog keeps {keeps:.1} % of that",
-                mica[0].p50_us, mica[0].p99_us
-            ),
-            goal: "p99 ≤ 420 µs, hog ≥ 95 %".into(),
-            reached: Some(mica[0].p99_us <= 420.0 && keeps >= 95.0),
         });
         Ok(())
     }

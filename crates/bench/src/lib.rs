@@ -29,6 +29,7 @@ mod shim_load;
 mod software;
 mod speed;
 mod speed_rows;
+mod urgent;
 mod vgpu;
 mod views;
 mod walls;

@@ -108,6 +108,9 @@ pub struct Allocation {
     /// What kind of memory it is, where that is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
+    /// Milliseconds after the program's first call that it was made, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_ms: Option<u64>,
     /// Calls of the host program that led to the allocation, innermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<String>,
@@ -165,12 +168,15 @@ impl Finding {
 pub enum Record {
     /// A mistake.
     Finding(Finding),
-    /// The program allocated memory: where, how much, who asked.
+    /// The program allocated memory or made an object: where, how much, who asked.
     Allocation {
-        /// Its first address.
+        /// Its first address, or the object's handle.
         address: u64,
         /// Its size.
         bytes: u64,
+        /// What it is; nothing for memory.
+        #[serde(default)]
+        what: String,
         /// Frames of the host program: file and offset in it, innermost first.
         frames: Vec<(String, u64)>,
     },

@@ -50,6 +50,7 @@ pub(crate) fn specification_on(args: &SpecArgs, gpu: Option<u32>) -> Result<Vgpu
             (false, true) => Some(false),
             (false, false) => None,
         },
+        guard: args.guard,
         max_streams: args.max_streams,
         profile: args.profile.map(|profile| match profile {
             ProfileArg::Throughput => Profile::Throughput,

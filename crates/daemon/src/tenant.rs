@@ -115,5 +115,8 @@ pub(crate) struct Entitlement {
     pub(crate) cap: bool,
     pub(crate) priority: Priority,
     pub(crate) profile: Profile,
+    /// Nothing new is submitted.
     pub(crate) suspended: bool,
+    /// What is submitted stops too.
+    pub(crate) stopped: bool,
 }

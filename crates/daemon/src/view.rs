@@ -212,6 +212,7 @@ impl Registry {
             memory_limit_bytes: vgpu.ledger.limit_bytes(),
             share_percent: self.share_percent(vgpu),
             share_reserved: vgpu.spec.share_percent.is_some(),
+            guard: vgpu.spec.guard,
             regions: self.region_handles(&vgpu.name),
         }
     }

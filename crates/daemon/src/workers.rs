@@ -242,6 +242,7 @@ impl Daemon {
             .envs(spec.seed.map(|n| (worker_variables::SEED, n.to_string())))
             .envs(spec.cores.map(|n| (worker_variables::CORES, n.to_string())))
             .env(worker_variables::SWAP, flag(spec.swap == Some(true)))
+            .env(worker_variables::GUARD, flag(spec.guard))
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

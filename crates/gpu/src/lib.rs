@@ -444,6 +444,9 @@ pub trait Gpu: Send + Sync {
 
     /// Reserves device address space.
     fn address_reserve(&self, bytes: u64, align: u64) -> Result<DevicePtr>;
+    /// Reserves device address space where the caller wants it. After an error nothing is reserved: a device that would
+    /// take another place refuses.
+    fn address_reserve_at(&self, address: DevicePtr, bytes: u64) -> Result<()>;
     /// Gives reserved address space back; it must be unmapped.
     fn address_free(&self, address: DevicePtr, bytes: u64) -> Result<()>;
     /// Physical memory without an address.

@@ -39,6 +39,14 @@ pub fn memcheck() -> bool {
     variable(MEMCHECK).is_some_and(|value| !value.is_empty() && value != "0")
 }
 
+/// The variable that tells a program that allocations of its virtual GPU are guarded.
+pub const GUARD: &str = "MICA_GUARD";
+
+/// Whether each allocation ends at an unmapped page, so that none may be a piece of another one.
+pub fn guarded() -> bool {
+    variable(GUARD).is_some_and(|value| !value.is_empty() && value != "0")
+}
+
 /// The folder in which a program in a container finds the socket of its virtual GPU. `mica cdi generate` has it mounted there.
 /// Where this folder is, a program needs no variable: whoever clears the environment stays in the virtual GPU.
 pub const CONTAINER_DIR: &str = "/run/mica-vgpu";

@@ -28,7 +28,8 @@ pub use channels::{ChannelError, Channels};
 pub use clock::{monotonic_ns, run_before_others};
 pub use commands::Commands;
 pub use environment::{
-    CONTAINER_DIR, Environment, MEMCHECK, in_container, memcheck, remember_environment, variable,
+    CONTAINER_DIR, Environment, GUARD, MEMCHECK, guarded, in_container, memcheck,
+    remember_environment, variable,
 };
 pub use gate::Gate;
 pub use leases::{Leases, Waited};

@@ -24,6 +24,8 @@ pub const NICE: &str = "MICA_WORKER_NICE";
 pub const NVIDIA: &str = "MICA_WORKER_NVIDIA";
 /// 1 for a worker whose memory can leave the device.
 pub const SWAP: &str = "MICA_WORKER_SWAP";
+/// 1 for a worker whose allocations end at unmapped pages.
+pub const GUARD: &str = "MICA_WORKER_GUARD";
 /// 1 for a worker that confines itself.
 pub const JAIL: &str = "MICA_WORKER_JAIL";
 /// Number of the user that a privileged worker becomes.

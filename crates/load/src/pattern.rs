@@ -22,6 +22,9 @@ pub enum Pattern {
     Mixed,
     /// One kernel every two milliseconds, timed from submission to completion.
     Latency,
+    /// A model server: a graph of twenty kernels, timed from submission to completion, then a pause of `depth`
+    /// microseconds.
+    Server,
     /// Launch, alloc and sync costs at the caller.
     Micro,
     /// What each kind of call costs at the caller, over `seconds` in all.
@@ -39,7 +42,7 @@ pub struct Load {
     pub pattern: Pattern,
     /// Iterations of the kernel's loop.
     pub iterations: u32,
-    /// Kernels in flight, or in a burst.
+    /// Kernels in flight, or in a burst; microseconds between two requests of a server.
     pub depth: u32,
     /// Wall-clock start of the counted window, in milliseconds since the epoch; 0 for now. Loads
     /// that compete are given the same one.
@@ -62,10 +65,13 @@ pub struct LoadReport {
     pub rate: f64,
     /// By how much it was too late for the start of the window, in milliseconds: then nothing of this counts.
     pub late_ms: u64,
-    /// Median latency in microseconds, for `Latency`.
+    /// Median latency in microseconds, for `Latency` and `Server`.
     pub p50_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
+    /// The longest.
+    #[serde(default)]
+    pub longest_us: f64,
     /// Launch and synchronize in microseconds, for `Micro`.
     pub launch_sync_us: f64,
     /// What calls cost past Mica and through it; `None` where nothing stands before the driver.
@@ -98,7 +104,11 @@ pub fn run(load: &Load) -> Result<LoadReport, DriverError> {
         })?,
         Pattern::Graph => graphs(&driver, load)?,
         Pattern::Burst => bursts(&driver, load)?,
-        Pattern::Latency => latency(&driver, load)?,
+        Pattern::Latency => {
+            let pause = Duration::from_millis(2);
+            latency(&driver, load, pause, || driver.submit(load.iterations))?
+        }
+        Pattern::Server => serve(&driver, load)?,
         Pattern::Micro => crate::micro::run(&driver)?,
         Pattern::Calls => crate::calls::run(&driver, load)?,
         Pattern::Calibrate => calibrate(&driver)?,
@@ -207,17 +217,32 @@ fn bursts(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
     Ok(window.report(kernels))
 }
 
-fn latency(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
+/// Answers requests one by one, each by a graph.
+fn serve(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
+    const KERNELS: u32 = 20;
+    let graph = driver.graph(KERNELS, || driver.submit(load.iterations))?;
+    driver.launch_graph(graph)?;
+    driver.synchronize()?;
+    let pause = Duration::from_micros(u64::from(load.depth));
+    latency(driver, load, pause, || driver.launch_graph(graph))
+}
+
+fn latency(
+    driver: &Driver,
+    load: &Load,
+    pause: Duration,
+    submit: impl Fn() -> Result<(), DriverError>,
+) -> Result<LoadReport, DriverError> {
     let window = Window::of(load);
     let mut samples = Vec::new();
     while !window.is_over() {
         let submitted = Instant::now();
-        driver.submit(load.iterations)?;
+        submit()?;
         driver.synchronize()?;
         if window.contains(submitted) {
             samples.push(submitted.elapsed().as_secs_f64() * 1e6);
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(pause);
     }
     samples.sort_by(f64::total_cmp);
     let at = |part: f64| {
@@ -230,6 +255,7 @@ fn latency(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
     Ok(LoadReport {
         p50_us: at(0.5),
         p99_us: at(0.99),
+        longest_us: at(1.0),
         ..window.report(samples.len() as f64)
     })
 }

@@ -10,12 +10,15 @@ use mica_memory::{CHUNK_BYTES, FRAME_BYTES, Pool};
 
 use crate::arena::Arena;
 use crate::books::{Books, Chunk, Frame, Large, invalid};
+use crate::guard::{ALIGN_BYTES, FreedOne};
 
 /// What allocations of a device are made with.
 pub(crate) struct Maker<'a> {
     pub(crate) gpu: &'a dyn Gpu,
     pub(crate) arena: &'a Arena,
     pub(crate) budget: Option<&'a Arc<SessionBudget>>,
+    /// Allocations end at an unmapped page.
+    pub(crate) guarded: bool,
 }
 
 /// Bytes of device memory for an allocation of whole frames.
@@ -28,7 +31,7 @@ impl Maker<'_> {
         if bytes == 0 {
             return Err(invalid("an allocation of 0 bytes"));
         }
-        match Pool::serves(bytes) {
+        match Pool::serves(bytes) && !self.guarded {
             true => self.alloc_small(books, context, bytes),
             false => self.alloc_large(books, context, bytes),
         }
@@ -66,14 +69,19 @@ impl Maker<'_> {
         };
         let reserved = framed + FRAME_BYTES;
         let (at, frames) = self.map_new(books, framed, reserved)?;
+        let lead = match self.guarded {
+            true => framed - bytes.next_multiple_of(ALIGN_BYTES),
+            false => 0,
+        };
         let large = Large {
             bytes,
             reserved,
+            lead,
             context,
             frames,
         };
-        books.large.insert(at, large);
-        Ok(at)
+        books.large.insert(at + lead, large);
+        Ok(at + lead)
     }
 
     /// Maps `bytes` of new frames at new addresses; all of it or nothing.
@@ -139,8 +147,21 @@ impl Maker<'_> {
         let Some(large) = books.large.remove(&address) else {
             return Ok(());
         };
-        self.drop_frames(books, address, &large.frames);
-        self.gpu.address_free(DevicePtr(address), large.reserved)
+        let base = address - large.lead;
+        self.drop_frames(books, base, &large.frames);
+        if !self.guarded {
+            return self.gpu.address_free(DevicePtr(base), large.reserved);
+        }
+        let freed = FreedOne {
+            at: address,
+            bytes: large.bytes,
+            base,
+            reserved: large.reserved,
+        };
+        match books.freed.keep(freed) {
+            Some(old) => self.gpu.address_free(DevicePtr(old.base), old.reserved),
+            None => Ok(()),
+        }
     }
 
     fn drop_chunk(&self, books: &mut Books, base: u64) -> Result<()> {
@@ -197,8 +218,13 @@ impl Books {
     pub(crate) fn is_own(&self, address: u64) -> bool {
         let mut before = self.large.range(..=address);
         let large = before.next_back();
+        // A guarded allocation's first frame begins before it, with bytes that nobody may use.
+        let next = self.large.range(address..).next();
+        if next.is_some_and(|(start, large)| address >= start - large.lead) {
+            return true;
+        }
         self.chunks.contains_key(&(address - address % FRAME_BYTES))
-            || large.is_some_and(|(start, large)| address - start < large.reserved)
+            || large.is_some_and(|(start, large)| address - start < large.reserved - large.lead)
     }
 
     /// What is known of the allocation or mapping that begins at an address.

@@ -6,10 +6,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use mica_cuda_abi::CuResult;
-use mica_gpu::{Access, DevicePtr, FrameCopy, FrameId, Gpu, GpuError, Result, Share};
+use mica_gpu::{Access, DevicePtr, FrameId, Gpu, GpuError, Result, Share};
 use mica_memory::Pool;
 
 use crate::arena::{Arena, Piece};
+use crate::copying::Copying;
+use crate::guard::Freed;
 
 /// Where a frame's contents are.
 #[derive(Debug)]
@@ -28,7 +30,7 @@ pub(crate) struct Move {
     pub(crate) device: FrameId,
     pub(crate) pieces: Vec<Piece>,
     /// Copies that are not known to have ended.
-    pub(crate) copies: Vec<FrameCopy>,
+    pub(crate) copies: Vec<Copying>,
     /// The first failure among those that are.
     pub(crate) ended: Result<()>,
     pub(crate) direction: Direction,
@@ -45,9 +47,10 @@ pub(crate) enum Direction {
 
 impl Move {
     /// Waits for the copies; all of them have ended afterwards, whatever the result.
-    pub(crate) fn wait(&mut self, gpu: &dyn Gpu) -> Result<()> {
+    pub(crate) fn wait(&mut self, gpu: &dyn Gpu, arena: &Arena) -> Result<()> {
+        let direction = self.direction;
         let left = self.copies.drain(..);
-        let ended = left.map(|copy| gpu.frame_copied(copy, true).map(drop));
+        let ended = left.map(|copy| copy.end(gpu, arena, direction));
         ended.fold(self.ended.clone(), Result::and)
     }
 }
@@ -97,6 +100,8 @@ pub(crate) struct Large {
     pub(crate) bytes: u64,
     /// Bytes of address space.
     pub(crate) reserved: u64,
+    /// Bytes of the first frame before the allocation: a guarded one ends where its frames end.
+    pub(crate) lead: u64,
     pub(crate) context: u64,
     pub(crate) frames: Vec<u64>,
 }
@@ -120,6 +125,8 @@ pub(crate) struct Books {
     /// The frame that is mapped at an address.
     pub(crate) mapped: BTreeMap<u64, u64>,
     pub(crate) large: BTreeMap<u64, Large>,
+    /// Guarded allocations that were freed.
+    pub(crate) freed: Freed,
     pub(crate) pool: Pool,
     pub(crate) chunks: BTreeMap<u64, Chunk>,
     next: u64,
@@ -286,7 +293,7 @@ impl Books {
     fn end_move(&mut self, gpu: &dyn Gpu, arena: &Arena, number: u64) {
         self.change(number, |frame| {
             if let Contents::Moving(step) = &mut frame.contents {
-                let _ = step.wait(gpu);
+                let _ = step.wait(gpu, arena);
                 arena.give(std::mem::take(&mut step.pieces));
                 frame.contents = Contents::Here(step.device);
             }

@@ -75,6 +75,7 @@ impl Gpu for SwapGpu {
         fn unpin(context: ContextId, span: HostSpan) -> Result<()>;
         fn host_unregister(context: ContextId, address: DevicePtr) -> Result<()>;
         fn address_reserve(bytes: u64, align: u64) -> Result<DevicePtr>;
+        fn address_reserve_at(address: DevicePtr, bytes: u64) -> Result<()>;
         fn address_free(address: DevicePtr, bytes: u64) -> Result<()>;
         fn array_create(context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId>;
         fn array_destroy(array: ArrayId) -> Result<()>;
@@ -85,12 +86,27 @@ impl Gpu for SwapGpu {
 
         // These touch device memory, or have the device touch it.
         door fn stream_wait_value(stream: StreamId, wait: &ValueWait) -> Result<()>;
-        door fn launch(stream: StreamId, launch: &Launch<'_>) -> Result<()>;
-        door fn launch_with(stream: StreamId, launch: &Launch<'_>, attributes: &[LaunchAttribute]) -> Result<()>;
         door fn graph_launch(graph: GraphId, stream: StreamId) -> Result<()>;
         door fn graph_upload(graph: GraphId, stream: StreamId) -> Result<()>;
         door fn copy(stream: StreamId, copy: &Copy3d) -> Result<()>;
         door fn fill(stream: StreamId, fill: &Fill2d) -> Result<()>;
+    }
+
+    fn launch(&self, stream: StreamId, launch: &Launch<'_>) -> Result<()> {
+        let _here = self.door.pass(&self.over)?;
+        self.guarded(stream, launch, || self.inner.launch(stream, launch))
+    }
+
+    fn launch_with(
+        &self,
+        stream: StreamId,
+        launch: &Launch<'_>,
+        attributes: &[LaunchAttribute],
+    ) -> Result<()> {
+        let _here = self.door.pass(&self.over)?;
+        self.guarded(stream, launch, || {
+            self.inner.launch_with(stream, launch, attributes)
+        })
     }
 
     fn give_up_waits(&self) {
@@ -149,7 +165,7 @@ impl Gpu for SwapGpu {
     }
 
     fn allocation_bytes(&self, bytes: u64) -> Option<u64> {
-        match Pool::serves(bytes) {
+        match Pool::serves(bytes) && self.guard.is_none() {
             // Chunks are charged when they come and go.
             true if self.budget.get().is_some() => Some(0),
             true => bytes.checked_next_multiple_of(256),
@@ -274,7 +290,7 @@ impl Gpu for SwapGpu {
         let large = books
             .large
             .get(&address.0)
-            .filter(|large| large.context == context.0);
+            .filter(|large| large.context == context.0 && large.lead == 0);
         let [number] = large.ok_or_else(cannot_share)?.frames[..] else {
             return Err(cannot_share());
         };

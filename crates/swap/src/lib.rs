@@ -10,6 +10,8 @@
 //!   return:  frame by frame, as far as there is room: create, map, copy in ─► work goes on ─► the door opens
 //! ```
 //!
+//! The same layer guards allocations ([`Swapper::wrap_guarded`]): each ends at an unmapped page.
+//!
 //! What cannot move stays and is counted: memory that other processes have, variables of modules, arrays, and what the
 //! driver itself holds for a context.
 #![deny(clippy::unwrap_used, clippy::expect_used)]
@@ -18,11 +20,13 @@ mod alloc;
 mod arena;
 mod books;
 mod contexts;
+mod copying;
 mod device;
 mod door;
 mod forward;
 mod gpu;
 mod growth;
+mod guard;
 mod host_memory;
 mod moving;
 mod swapper;

@@ -12,11 +12,12 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
-use mica_gpu::{Access, ContextId, DevicePtr, FrameCopy, FrameId, Gpu, Result};
+use mica_gpu::{Access, ContextId, DevicePtr, FrameId, Gpu, Result};
 use mica_memory::{CHUNK_BYTES, FRAME_BYTES};
 
 use crate::arena::{Arena, Piece};
 use crate::books::{Books, Contents, Direction, Frame, Move, invalid};
+use crate::copying::{Copying, Part};
 
 /// Bytes that are on the way at a time.
 const MOVING_BYTES: u64 = 3 * CHUNK_BYTES;
@@ -91,6 +92,7 @@ impl Mover<'_> {
     pub(crate) fn out(&self, books: &mut Books) -> Result<Step> {
         while let Some((number, bytes)) = books.next_frame(Frame::can_leave)
             && books.may_begin(bytes)
+            && (books.moving.is_empty() || self.arena.has_way_for(self.context, bytes))
         {
             self.begin_out(books, number)?;
         }
@@ -115,7 +117,7 @@ impl Mover<'_> {
         let Contents::Here(device) = frame.contents else {
             return Ok(None);
         };
-        let pieces = self.arena.take(self.gpu, self.context, frame.bytes)?;
+        let pieces = self.arena.take(self.context, frame.bytes)?;
         match self.copy(frame, device, &pieces, Direction::Out) {
             Ok(copies) => Ok(Some(Move {
                 device,
@@ -140,7 +142,7 @@ impl Mover<'_> {
             return Ok(0);
         };
         let bytes = frame.bytes;
-        let saved = step.wait(self.gpu);
+        let saved = step.wait(self.gpu, self.arena);
         match saved.and_then(|()| self.release(frame, step.device)) {
             Ok(()) => {
                 books.put_out(number, step.pieces);
@@ -186,13 +188,23 @@ impl Mover<'_> {
             match (next, books.moving.is_empty()) {
                 (Some((_, bytes)), true) if bytes > room => return Ok(Step::Needs),
                 (Some((_, bytes)), false) if bytes > room => return Ok(Step::Copies),
-                (Some((number, bytes)), _) if books.may_begin(bytes) => {
+                (Some((number, bytes)), is_idle)
+                    if books.may_begin(bytes) && (is_idle || self.has_way(books, number)) =>
+                {
                     self.begin_back(books, number)?;
                     return Ok(Step::Moved(bytes));
                 }
                 (None, true) => return Ok(Step::Done),
                 (_, _) => self.land_first(books)?,
             }
+        }
+    }
+
+    /// Whether the contents of a frame can come in without waiting for the stage.
+    fn has_way(&self, books: &Books, number: u64) -> bool {
+        match books.frames.get(&number).map(|frame| &frame.contents) {
+            Some(Contents::Out(pieces)) => self.arena.has_way(self.context, pieces),
+            _ => true,
         }
     }
 
@@ -258,14 +270,16 @@ impl Mover<'_> {
 
     /// Whether all copies of a move have ended.
     fn have_ended(&self, step: &mut Move) -> bool {
-        let is_left = |copy: &FrameCopy| match self.gpu.frame_copied(*copy, false) {
-            Ok(ended) => !ended,
-            Err(error) => {
-                step.ended = step.ended.clone().and(Err(error));
-                false
+        let is_left = |copy: &mut Copying| {
+            match copy.has_ended(self.gpu) {
+                Ok(false) => return true,
+                Ok(true) => {}
+                Err(error) => step.ended = step.ended.clone().and(Err(error)),
             }
+            copy.let_go(self.arena);
+            false
         };
-        step.copies.retain(is_left);
+        step.copies.retain_mut(is_left);
         step.copies.is_empty()
     }
 
@@ -282,7 +296,7 @@ impl Mover<'_> {
         let Some(mut step) = books.take_move(number) else {
             return Ok(());
         };
-        match (step.wait(self.gpu), step.direction) {
+        match (step.wait(self.gpu, self.arena), step.direction) {
             (Err(error), Direction::In) => {
                 if let Some(frame) = books.frames.get(&number) {
                     self.take_back(frame, step.device);
@@ -313,7 +327,7 @@ impl Mover<'_> {
         device: FrameId,
         pieces: &[Piece],
         direction: Direction,
-    ) -> Result<Vec<FrameCopy>> {
+    ) -> Result<Vec<Copying>> {
         let access = match direction {
             Direction::Out => Access::Read,
             Direction::In => Access::ReadWrite,
@@ -328,7 +342,7 @@ impl Mover<'_> {
         let copied = mapped.clone().and_then(|()| {
             self.gpu.frame_access(at, frame.bytes, access)?;
             let copies = self.copy_at(at, device, pieces, direction)?;
-            self.wait(copies)
+            self.wait(copies, direction)
         });
         if mapped.is_ok() {
             let _ = self.gpu.frame_unmap(at, frame.bytes);
@@ -343,20 +357,20 @@ impl Mover<'_> {
         device: FrameId,
         pieces: &[Piece],
         direction: Direction,
-    ) -> Result<Vec<FrameCopy>> {
+    ) -> Result<Vec<Copying>> {
         let mut copies = Vec::new();
         let mut offset = 0;
         for piece in pieces {
-            let span = self.arena.span(piece);
-            let begun = match (span, direction) {
-                (Some(span), Direction::Out) => self.gpu.frame_save(device, at, offset, span),
-                (Some(span), Direction::In) => self.gpu.frame_load(device, at, offset, span),
-                (None, _) => Err(invalid("host memory of a frame is gone")),
+            let part = Part {
+                device,
+                at,
+                offset,
+                direction,
             };
-            match begun {
+            match self.copy_piece(part, piece) {
                 Ok(copy) => copies.push(copy),
                 Err(error) => {
-                    let _ = self.wait(copies);
+                    let _ = self.wait(copies, direction);
                     return Err(error);
                 }
             }
@@ -365,10 +379,24 @@ impl Mover<'_> {
         Ok(copies)
     }
 
-    fn wait(&self, copies: Vec<FrameCopy>) -> Result<()> {
+    fn copy_piece(&self, part: Part, piece: &Piece) -> Result<Copying> {
+        let span = self.arena.span(piece);
+        let span = span.ok_or_else(|| invalid("host memory of a frame is gone"))?;
+        let stage = match self.arena.copies_itself(self.context, piece) {
+            true => None,
+            false => self.arena.take_stage(self.context, piece.bytes()),
+        };
+        match stage {
+            Some(stage) => Copying::begin_staged(self.gpu, self.arena, part, span, stage),
+            // Without a stage the driver copies memory that is not pinned by a way of its own.
+            None => Copying::begin(self.gpu, part, span),
+        }
+    }
+
+    fn wait(&self, copies: Vec<Copying>, direction: Direction) -> Result<()> {
         let ended = copies
             .into_iter()
-            .map(|copy| self.gpu.frame_copied(copy, true).map(drop));
+            .map(|copy| copy.end(self.gpu, self.arena, direction));
         ended.fold(Ok(()), Result::and)
     }
 }

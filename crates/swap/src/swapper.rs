@@ -9,6 +9,7 @@ use mica_memory::residency::Place;
 use crate::device::SwapGpu;
 use crate::door::Door;
 use crate::growth::Growth;
+use crate::guard::Tell;
 use crate::moving::Step;
 
 /// A device that cannot give memory although it is promised is asked again after this time.
@@ -80,8 +81,29 @@ impl Swapper {
 
     /// Makes the memory of a device movable.
     pub fn wrap(&self, gpu: Arc<dyn Gpu>) -> Arc<SwapGpu> {
+        let standing = gpu.has_driver();
+        self.wrap_as(gpu, standing, None)
+    }
+
+    /// As [`Swapper::wrap`], and each allocation ends at an unmapped page; `tell` is told what a kernel touched that faulted.
+    pub fn wrap_guarded(
+        &self,
+        gpu: Arc<dyn Gpu>,
+        tell: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Arc<SwapGpu> {
+        let standing = gpu.has_driver();
+        self.wrap_as(gpu, standing, Some(Box::new(tell)))
+    }
+
+    /// As [`Swapper::wrap`]; `standing`: host memory is pinned ahead.
+    pub(crate) fn wrap_as(
+        &self,
+        gpu: Arc<dyn Gpu>,
+        standing: bool,
+        guard: Option<Tell>,
+    ) -> Arc<SwapGpu> {
         let (door, growth) = (Arc::clone(&self.door), Arc::clone(&self.growth));
-        let wrapped = Arc::new(SwapGpu::new(gpu, door, growth));
+        let wrapped = Arc::new(SwapGpu::new(gpu, door, growth, standing, guard));
         let mut devices = lock(&self.devices);
         devices.retain(|device| device.strong_count() > 0);
         devices.push(Arc::downgrade(&wrapped));
@@ -164,11 +186,14 @@ impl Swapper {
             let mut orders = lock(&self.orders);
             (orders.place, orders.floor_bytes) = (Place::Leaving, u64::MAX);
         }
-        self.door.close();
+        // Calls that are in the door may take long: whoever watches sees that the order has come.
         report(self.status());
+        self.door.close();
         let devices = self.devices();
+        devices.iter().for_each(|device| device.set_hurry(true));
         if let Err(error) = devices.iter().try_for_each(|device| device.hold()) {
             devices.iter().for_each(|device| device.release());
+            devices.iter().for_each(|device| device.set_hurry(false));
             self.set_place(Place::Resident);
             self.door.open();
             report(self.status());
@@ -179,7 +204,6 @@ impl Swapper {
             self.door.want();
         }
         let mut first = Ok(());
-        devices.iter().for_each(|device| device.set_hurry(true));
         for device in &devices {
             loop {
                 match device.step_out() {
@@ -229,6 +253,7 @@ impl Swapper {
                     Brought::All => break,
                 }
             }
+            device.set_hurry(false);
         }
         if over() {
             self.door.look();
@@ -244,6 +269,7 @@ impl Swapper {
     fn bring_back(&self, device: &SwapGpu, trouble: &impl Fn(&str)) -> Brought {
         let status = self.status();
         let room = status.out_bytes.saturating_sub(status.floor_bytes);
+        device.set_hurry(true);
         match device.step_back(room) {
             Ok(Step::Moved(bytes)) => {
                 self.count(bytes);
@@ -255,6 +281,7 @@ impl Swapper {
                 Brought::Nothing
             }
             Ok(Step::Needs) => {
+                device.set_hurry(false);
                 // Whoever closes a session meanwhile changes what is out: so not for ever.
                 self.wait_for_room(status, RETRY);
                 Brought::Something

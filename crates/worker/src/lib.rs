@@ -21,6 +21,7 @@ mod device;
 mod dispatch;
 mod event_page;
 mod gated;
+mod guarding;
 mod handshakes;
 mod last_resort;
 mod map;
@@ -80,6 +81,8 @@ pub struct WorkerConfig {
     pub kernels: KernelSettings,
     /// Whether its memory can leave the device.
     pub swap: bool,
+    /// Whether allocations end at unmapped pages.
+    pub guard: bool,
     /// Niceness of all its threads; `None` to leave it.
     pub nice: Option<i32>,
     /// How the worker confines itself; `None` to stay as it was started.
@@ -116,6 +119,7 @@ impl WorkerConfig {
                 cores: number(worker_variables::CORES)?,
             },
             swap: number::<u64>(worker_variables::SWAP)? == Some(1),
+            guard: number::<u64>(worker_variables::GUARD)? == Some(1),
             nice: number(worker_variables::NICE)?,
             confinement: Confinement::from_environment()?,
         })
@@ -377,9 +381,10 @@ pub fn run_with(
 ) -> Result<(), WorkerError> {
     let (devices, swapping) = match config.swap {
         true => {
-            let swapping = swapping::Swapping::start(&link)?;
+            let swapping = swapping::Swapping::start(&link, config.guard)?;
             (swapping.devices(devices), Some(swapping))
         }
+        false if config.guard => (guarding::devices(&link, devices), None),
         false => (devices, None),
     };
     let worker = Arc::new(set_up(config, &link, devices)?);

@@ -12,6 +12,7 @@ use mica_memory::residency::Place;
 use mica_swap::{Status, Swapper};
 use mica_wire::host::message::{MemoryPlace, Residency, Severity};
 
+use crate::guarding;
 use crate::{DeviceSource, OutputBuffer, WorkerError};
 
 /// Host memory stands ready for what can leave and so much more, so that a program that has just begun can leave too.
@@ -36,24 +37,30 @@ pub(crate) struct Swapping {
     swapper: Arc<Swapper>,
     orders: Sender<Order>,
     ahead_bytes: u64,
+    /// Who is told of kernels that fault, where allocations are guarded.
+    guard: Option<Arc<HostLink>>,
 }
 
 /// Devices whose memory can leave.
 struct SwapDevices {
     inner: Arc<dyn DeviceSource>,
     swapper: Arc<Swapper>,
+    guard: Option<Arc<HostLink>>,
 }
 
 impl DeviceSource for SwapDevices {
     fn open(&self, output: Arc<OutputBuffer>) -> Result<Arc<dyn Gpu>, WorkerError> {
         let device = self.inner.open(output)?;
-        Ok(self.swapper.wrap(device))
+        Ok(match &self.guard {
+            Some(link) => guarding::guarded(&self.swapper, link, device),
+            None => self.swapper.wrap(device),
+        })
     }
 }
 
 impl Swapping {
     /// Starts the thread.
-    pub(crate) fn start(link: &Arc<HostLink>) -> Result<Self, WorkerError> {
+    pub(crate) fn start(link: &Arc<HostLink>, guard: bool) -> Result<Self, WorkerError> {
         let (orders, told) = channel();
         let wanted = orders.clone();
         let swapper = Swapper::new(move || drop(wanted.send(Order::Wanted)));
@@ -79,12 +86,18 @@ impl Swapping {
             swapper,
             orders,
             ahead_bytes,
+            guard: guard.then(|| Arc::clone(link)),
         })
     }
 
     pub(crate) fn devices(&self, inner: Arc<dyn DeviceSource>) -> Arc<dyn DeviceSource> {
         let swapper = Arc::clone(&self.swapper);
-        Arc::new(SwapDevices { inner, swapper })
+        let guard = self.guard.clone();
+        Arc::new(SwapDevices {
+            inner,
+            swapper,
+            guard,
+        })
     }
 
     /// What gives back memory that is kept for later.

@@ -31,6 +31,7 @@ fn worker() -> Host {
         check: None,
         kernels: Default::default(),
         swap: false,
+        guard: false,
         nice: None,
         confinement: None,
     };

@@ -38,6 +38,7 @@ impl Bench {
             check: None,
             kernels: Default::default(),
             swap: false,
+            guard: false,
             nice: None,
             confinement: None,
         };

@@ -24,16 +24,22 @@ for tenant in 1 2 3; do
 done
 events | tail -n 8 | while IFS= read -r line; do note "$line"; done
 events >"$logs/memory_swap.events"
-# Off the card and back by hand.
-"$mica" create parked --gpu nvidia --swap -m "${limit}MiB" >/dev/null
-background timeout 60 "$mica" exec parked -- "$work/swap" "$mib" 12 >"$work/parked" 2>&1; parked=$child
-sleep 5; "$mica" suspend --free parked >/dev/null; sleep 2
-state=$("$mica" show parked --json | python3 -c 'import json,sys; r=json.load(sys.stdin)["residency"]; print(r["state"], r["away_bytes"] >> 20)')
-"$mica" resume parked >/dev/null; wait "$parked"; code=$?
-[ "${state%% *}" = away ] && [ $code = 0 ] && [ "$(tail -n 1 "$work/parked")" = ok ] \
-  && pass "suspended with --free: $state MiB, then $(head -n 1 "$work/parked")" || fail "suspended with --free" "$state; exit $code; $(tail -n 2 "$work/parked" | tr '\n' ' ')"
-events | tail -n 2 | while IFS= read -r line; do note "$line"; done
-"$mica" rm parked --force >/dev/null 2>&1; "$mica" rm filler --force >/dev/null 2>&1
+# Off the card and back by hand, in the first seconds of a program and later.
+parked() { # parked SECONDS: suspended so long after the start
+  "$mica" create parked --gpu nvidia --swap -m "${limit}MiB" >/dev/null
+  background timeout 60 "$mica" exec parked -- "$work/swap" "$mib" 12 >"$work/parked" 2>&1; parked=$child
+  sleep "$1"; "$mica" suspend --free parked >/dev/null
+  is_away() { [ "$("$mica" show parked --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["residency"]["state"])')" = away ]; }
+  wait_for 5 is_away
+  state=$("$mica" show parked --json | python3 -c 'import json,sys; r=json.load(sys.stdin)["residency"]; print(r["state"], r["away_bytes"] >> 20)')
+  "$mica" resume parked >/dev/null; wait "$parked"; code=$?
+  [ "${state%% *}" = away ] && [ $code = 0 ] && [ "$(tail -n 1 "$work/parked")" = ok ] \
+    && pass "suspended with --free after $1 s: $state MiB, then $(head -n 1 "$work/parked")" || fail "suspended with --free after $1 s" "$state; exit $code; $(tail -n 2 "$work/parked" | tr '\n' ' ')"
+  events | tail -n 2 | while IFS= read -r line; do note "$line"; done
+  "$mica" rm parked --force >/dev/null 2>&1
+}
+parked 2.5; parked 5
+"$mica" rm filler --force >/dev/null 2>&1
 # What moving costs, with a daemon of its own: both sides in one run. BENCH_SECONDS is the length of the turns' window.
 if [ "${SWAP_BENCH:-1}" = 1 ]; then
   "$mica" bench memory --gpu nvidia --json ${BENCH_SECONDS:+--seconds "$BENCH_SECONDS"} >"$logs/bench_memory.json" 2>"$work/bench_memory" \

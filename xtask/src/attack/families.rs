@@ -155,7 +155,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("daemon", "hostile"),
             whole("daemon", "flood"),
             whole("daemon", "users"),
-            only("daemon", "lib", &["history::series"]),
+            only("daemon", "lib", &["series"]),
             whole("daemon", "strangers"),
             whole("daemon", "web"),
             whole("daemon", "containers"),

@@ -7,7 +7,7 @@ use mica_gpu::{ContextId, GpuError, Result};
 use mica_rm::{RmError, SuspendHow};
 
 use super::known_ranges;
-use super::{Address, Context, CudaGpu, Stream, lock, stale};
+use super::{Address, Context, CudaGpu, Stream, Submitted, lock, stale};
 use crate::driver::{CudaDriver, Raw, answer};
 use crate::nvml::Nvml;
 
@@ -39,6 +39,7 @@ impl CudaGpu {
             idle_events: Mutex::default(),
             recording: Mutex::default(),
             framed: Mutex::default(),
+            submitted: Submitted::default(),
         });
         // The null handle is the stream that blocking streams are ordered against.
         let stream = Stream {
@@ -59,7 +60,7 @@ impl CudaGpu {
         self.arrays.remove_where(|array| same(&array.context));
         // What launches of graphs use on the host goes after the context.
         let graphs = self.end_graphs(&context);
-        for (_, host) in lock(&context.registered).drain() {
+        for (_, (host, _)) in std::mem::take(&mut *lock(&context.registered)) {
             self.enter(&context)?;
             // SAFETY: registered by us, still mapped by the contract of `host_register`.
             unsafe { (self.driver.functions.host_unregister)(host as Raw) };

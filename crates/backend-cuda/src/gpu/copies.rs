@@ -9,20 +9,27 @@ use super::{Context, CudaGpu, Stream, invalid, stale};
 use crate::driver::{Memcpy3d, Memcpy3dSide, Raw};
 
 impl CudaGpu {
-    pub(super) fn copy_box(&self, stream: StreamId, copy: &Copy3d) -> Result<()> {
-        let stream = self.stream(stream)?;
+    pub(super) fn copy_box(&self, id: StreamId, copy: &Copy3d) -> Result<()> {
+        let stream = self.stream(id)?;
         if copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0 {
             return Ok(());
         }
-        self.check_copy(&stream.context, copy)?;
         let plain = (copy.height, copy.depth) == (1, 1)
             && copy.src_offset == (0, 0, 0)
             && copy.dst_offset == (0, 0, 0);
+        let named = match plain {
+            true => self.with_host_side(&stream.context, copy),
+            false => *copy,
+        };
+        let copy = &named;
+        self.check_copy(&stream.context, copy)?;
         match (copy.dst, copy.src) {
             (Place::Device(dst), Place::Host(src)) if plain => {
+                stream.context.submitted.note_copy(id);
                 self.to_device(&stream, dst, src, copy.width_bytes)
             }
             (Place::Host(dst), Place::Device(src)) if plain => {
+                stream.context.submitted.note_copy(id);
                 self.to_host(&stream, dst, src, copy.width_bytes)
             }
             (Place::Device(dst), Place::Device(src)) if plain => {
@@ -34,6 +41,26 @@ impl CudaGpu {
             }
             _ => self.general_copy(&stream, copy),
         }
+    }
+
+    /// A run of bytes between registered host memory and the device, with the host's side as such: the driver need not
+    /// be asked what it is, nor take it for device memory.
+    fn with_host_side(&self, context: &Context, copy: &Copy3d) -> Copy3d {
+        let host = |place| match place {
+            Place::Device(address) => self.host_at(context, address, copy.width_bytes),
+            Place::Host(_) | Place::Array(_) => None,
+        };
+        let (Place::Device(_), Place::Device(_)) = (copy.dst, copy.src) else {
+            return *copy;
+        };
+        let mut named = *copy;
+        match (host(copy.dst), host(copy.src)) {
+            (Some(dst), None) => named.dst = Place::Host(dst),
+            (None, Some(src)) => named.src = Place::Host(src),
+            // Between two pieces of host memory the device copies as between any two.
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        named
     }
 
     /// Refuses a copy that would leave its memory; arrays are the driver's to check.

@@ -143,6 +143,7 @@ impl CudaGpu {
         if state.exec == 0 {
             return Err(stale("graph", id.0));
         }
+        stream.context.submitted.note_kernel(on);
         // SAFETY: the driver's own handles, and nobody else uses this graph meanwhile.
         self.call(&stream.context, "cuGraphLaunch", || unsafe {
             (functions.launch)(state.exec as Raw, stream.raw as Raw)

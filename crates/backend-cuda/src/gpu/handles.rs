@@ -3,12 +3,16 @@
 //! A number is a place and the count of its reuses, so a stale or invented one finds nothing: the
 //! driver never sees a pointer that did not come from it.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{PoisonError, RwLock};
 
 /// Objects of one kind.
 #[derive(Debug)]
 pub(super) struct Handles<T> {
     slots: RwLock<Slots<T>>,
+    /// How often objects were taken out.
+    removals: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -24,6 +28,7 @@ impl<T> Default for Handles<T> {
                 places: Vec::new(),
                 free: Vec::new(),
             }),
+            removals: AtomicU64::new(0),
         }
     }
 }
@@ -53,10 +58,18 @@ impl<T: Clone> Handles<T> {
         }
     }
 
+    /// How often objects were taken out: what was found before a number that is still the same is still there.
+    #[inline]
+    pub(super) fn removals(&self) -> u64 {
+        self.removals.load(Acquire)
+    }
+
     /// Takes an object out; its number is dead from then on.
     pub(super) fn remove(&self, handle: u64) -> Option<T> {
         let (index, uses) = parts(handle)?;
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        // With the lock: whoever sees the new number looks an object up after it is gone.
+        self.removals.fetch_add(1, AcqRel);
         let place = slots.places.get_mut(index as usize)?;
         if place.0 != uses {
             return None;
@@ -70,6 +83,7 @@ impl<T: Clone> Handles<T> {
     /// Takes out all objects that match.
     pub(super) fn remove_where(&self, matches: impl Fn(&T) -> bool) -> Vec<T> {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        self.removals.fetch_add(1, AcqRel);
         let Slots { places, free } = &mut *slots;
         let mut removed = Vec::new();
         for (index, place) in places.iter_mut().enumerate() {
@@ -122,6 +136,20 @@ mod tests {
         for invented in [0, 2, u64::MAX, 1 << 63] {
             assert_eq!(handles.get(invented), None);
         }
+    }
+
+    #[test]
+    fn removals_are_counted_and_additions_are_not() {
+        let handles = Handles::default();
+        let one = handles.add("one");
+        let before = handles.removals();
+        handles.add("two");
+        assert_eq!(handles.removals(), before);
+        handles.remove(one);
+        let after = handles.removals();
+        assert_ne!(after, before);
+        handles.remove_where(|_| true);
+        assert_ne!(handles.removals(), after);
     }
 
     #[test]

@@ -53,10 +53,14 @@ impl Gpu for CudaGpu {
 
     fn context_synchronize(&self, context: ContextId) -> Result<()> {
         let context = self.context(context)?;
+        let mark = context.submitted.mark();
         // SAFETY: takes nothing; waits for the current context.
         let waited = self.call(&context, "cuCtxSynchronize", || unsafe {
             (self.driver.functions.context_synchronize)()
         });
+        if waited.is_ok() {
+            context.submitted.waited_for_all(mark);
+        }
         self.collected(waited)
     }
 
@@ -108,8 +112,14 @@ impl Gpu for CudaGpu {
     }
 
     fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
-        let function = self.driver.functions.stream_synchronize;
-        self.collected(self.on_stream(stream, "cuStreamSynchronize", function))
+        let waited = match self.wait_by_word(stream) {
+            Ok(false) => {
+                let found = self.stream(stream);
+                found.and_then(|found| self.wait_in_driver(&found.context, stream))
+            }
+            other => other.map(drop),
+        };
+        self.collected(waited)
     }
 
     fn stream_query(&self, stream: StreamId) -> Result<bool> {
@@ -355,6 +365,10 @@ impl Gpu for CudaGpu {
 
     fn address_reserve(&self, bytes: u64, align: u64) -> Result<DevicePtr> {
         self.reserve(bytes, align)
+    }
+
+    fn address_reserve_at(&self, address: DevicePtr, bytes: u64) -> Result<()> {
+        self.reserve_at(address, bytes)
     }
 
     fn address_free(&self, address: DevicePtr, bytes: u64) -> Result<()> {

@@ -113,18 +113,47 @@ impl CudaGpu {
     /// # Safety
     /// The span stays mapped until it is unregistered.
     pub(super) unsafe fn register(&self, context: ContextId, span: HostSpan) -> Result<DevicePtr> {
+        // SAFETY: our contract is the callee's.
+        unsafe { self.register_in(&*self.context(context)?, span) }
+    }
+
+    /// Registered host memory by its device address; `None` if the bytes are no part of one.
+    pub(super) fn host_at(
+        &self,
+        context: &Context,
+        address: DevicePtr,
+        bytes: u64,
+    ) -> Option<HostSpan> {
+        let registered = lock(&context.registered);
+        let (start, (host, length)) = registered.range(..=address.0).next_back()?;
+        let offset = address.0 - start;
+        let is_inside = offset.checked_add(bytes)? <= *length;
+        let pointer = (*host as *mut u8).wrapping_add(offset as usize);
+        // SAFETY: what is registered is mapped until it is unregistered, and whoever unregisters it has waited for what
+        // uses it, by the contract of `host_register`.
+        is_inside.then(|| unsafe { HostSpan::new(pointer, bytes) })
+    }
+
+    /// Registers host memory with a context that is at hand.
+    ///
+    /// # Safety
+    /// The span stays mapped until it is unregistered, or the context has ended.
+    pub(super) unsafe fn register_in(
+        &self,
+        context: &Context,
+        span: HostSpan,
+    ) -> Result<DevicePtr> {
         const PORTABLE_AND_MAPPED: u32 =
             host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
-        let context = self.context(context)?;
         let host = span.as_ptr();
         let functions = &self.driver.functions;
         // SAFETY: the span is mapped, by our contract.
-        self.call(&context, "cuMemHostRegister", || unsafe {
+        self.call(context, "cuMemHostRegister", || unsafe {
             (functions.host_register)(host.cast(), span.len() as usize, PORTABLE_AND_MAPPED)
         })?;
         let mut address = 0;
         // SAFETY: writes one address of memory just registered.
-        let mapped = self.call(&context, "cuMemHostGetDevicePointer", || unsafe {
+        let mapped = self.call(context, "cuMemHostGetDevicePointer", || unsafe {
             (functions.host_address)(&mut address, host.cast(), 0)
         });
         if let Err(error) = mapped {
@@ -132,7 +161,7 @@ impl CudaGpu {
             unsafe { (functions.host_unregister)(host.cast()) };
             return Err(error);
         }
-        lock(&context.registered).insert(address, host as Address);
+        lock(&context.registered).insert(address, (host as Address, span.len()));
         Ok(DevicePtr(address))
     }
 
@@ -152,7 +181,7 @@ impl CudaGpu {
         let wanted = span.as_ptr() as Address;
         let found = lock(&known.registered)
             .iter()
-            .find_map(|(device, host)| (*host == wanted).then_some(*device));
+            .find_map(|(device, (host, _))| (*host == wanted).then_some(*device));
         let device =
             found.ok_or_else(|| invalid("this host memory is not pinned by this context"))?;
         self.unregister(context, DevicePtr(device))
@@ -161,7 +190,7 @@ impl CudaGpu {
     pub(super) fn unregister(&self, context: ContextId, address: DevicePtr) -> Result<()> {
         let context = self.context(context)?;
         let host = lock(&context.registered).remove(&address.0);
-        let host = host
+        let (host, _) = host
             .ok_or_else(|| invalid(format!("no host memory is registered at {:#x}", address.0)))?;
         let _gone = known_ranges::giving_back();
         // SAFETY: registered by us, and once.
@@ -183,13 +212,33 @@ impl CudaGpu {
     }
 
     pub(super) fn reserve(&self, bytes: u64, align: u64) -> Result<DevicePtr> {
+        self.reserve_near(bytes, align, 0)
+    }
+
+    /// With an address that the driver takes as a hint; 0 for none.
+    fn reserve_near(&self, bytes: u64, align: u64, hint: u64) -> Result<DevicePtr> {
         let mut address = 0;
         // SAFETY: writes one address.
         self.without_context("cuMemAddressReserve", || unsafe {
             let reserve = self.driver.functions.address_reserve;
-            reserve(&mut address, bytes as usize, align as usize, 0, 0)
+            reserve(&mut address, bytes as usize, align as usize, hint, 0)
         })?;
         Ok(DevicePtr(address))
+    }
+
+    pub(super) fn reserve_at(&self, wanted: DevicePtr, bytes: u64) -> Result<()> {
+        let given = self.reserve_near(bytes, 0, wanted.0)?;
+        if given == wanted {
+            return Ok(());
+        }
+        self.unreserve(given, bytes)?;
+        Err(mica_gpu::GpuError::new(
+            CuResult::OutOfMemory,
+            format!(
+                "{bytes} bytes of address space at {:#x} are not free",
+                wanted.0
+            ),
+        ))
     }
 
     pub(super) fn unreserve(&self, address: DevicePtr, bytes: u64) -> Result<()> {

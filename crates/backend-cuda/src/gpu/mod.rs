@@ -16,6 +16,7 @@ mod handles;
 mod image;
 mod interface;
 mod known_ranges;
+mod last_launch;
 mod memory;
 mod modules;
 mod record;
@@ -24,8 +25,9 @@ mod shared;
 mod streams;
 mod tensor_maps;
 mod textures;
+mod written_words;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -42,10 +44,13 @@ use handles::Handles;
 use modules::Module;
 use record::ContextRecording;
 use releases::{IdleEvents, Releases};
+use written_words::Submitted;
 
 /// One NVIDIA GPU.
 pub struct CudaGpu {
     driver: Arc<CudaDriver>,
+    /// Tells this object from others of the process.
+    number: u64,
     ordinal: u32,
     properties: DeviceProperties,
     /// Held while a context is made, so that the channel groups that appear are its own.
@@ -77,12 +82,13 @@ struct Context {
     fault: Mutex<Option<GpuError>>,
     /// Texture objects, and whether each is a surface.
     textures: Mutex<HashMap<u64, bool>>,
-    /// Registered host memory by device address.
-    registered: Mutex<HashMap<u64, Address>>,
+    /// Registered host memory by device address: its own address, and its bytes.
+    registered: Mutex<BTreeMap<u64, (Address, u64)>>,
     idle_events: Mutex<IdleEvents>,
     recording: Mutex<ContextRecording>,
     /// Allocations that are mapped frames, by address.
     framed: Mutex<HashMap<u64, Frame>>,
+    submitted: Submitted,
 }
 
 #[derive(Clone, Debug)]
@@ -144,6 +150,7 @@ impl CudaGpu {
         Ok(Self {
             handle_types,
             driver,
+            number: last_launch::next_number(),
             ordinal,
             properties,
             making_context: Mutex::default(),

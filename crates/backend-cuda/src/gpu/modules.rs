@@ -12,6 +12,7 @@ use mica_gpu::{
 };
 
 use super::known_ranges;
+use super::last_launch::LaunchEnds;
 use super::{Address, Context, CudaGpu, image, invalid, stale};
 use crate::driver::{Raw, answer};
 
@@ -42,7 +43,7 @@ struct Kernel {
 }
 
 impl CudaGpu {
-    fn module(&self, id: ModuleId) -> Result<Arc<Module>> {
+    pub(super) fn module(&self, id: ModuleId) -> Result<Arc<Module>> {
         self.modules.get(id.0).ok_or_else(|| stale("module", id.0))
     }
 
@@ -302,12 +303,23 @@ impl CudaGpu {
         launch: &Launch<'_>,
         attributes: &[LaunchAttribute],
     ) -> Result<()> {
-        let stream = self.stream(stream)?;
+        self.with_ends(stream, launch.module, |ends| {
+            ends.stream.context.submitted.note_kernel(stream);
+            self.start_kernel_at(ends, launch, attributes)
+        })
+    }
+
+    fn start_kernel_at(
+        &self,
+        LaunchEnds { stream, module }: &LaunchEnds,
+        launch: &Launch<'_>,
+        attributes: &[LaunchAttribute],
+    ) -> Result<()> {
         let functions = &self.driver.functions;
         let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
         let (on, shared) = (stream.raw as Raw, launch.dynamic_shared);
         let attributes = self.raw_attributes(attributes)?;
-        self.with_kernel(&stream.context, launch, |raw, pointers| {
+        self.with_kernel_of(module, &stream.context, launch, |raw, pointers| {
             let none = std::ptr::null_mut();
             let (name, code) = if !attributes.is_empty() {
                 let config = config_of(launch, on, &attributes);
@@ -341,8 +353,17 @@ impl CudaGpu {
         launch: &Launch<'_>,
         start: impl FnOnce(Raw, *mut *mut c_void) -> Result<T>,
     ) -> Result<T> {
-        let module = self.module(launch.module)?;
-        let kernel = kernel_of(&module, launch.kernel)?;
+        self.with_kernel_of(&*self.module(launch.module)?, context, launch, start)
+    }
+
+    fn with_kernel_of<T>(
+        &self,
+        module: &Module,
+        context: &Context,
+        launch: &Launch<'_>,
+        start: impl FnOnce(Raw, *mut *mut c_void) -> Result<T>,
+    ) -> Result<T> {
+        let kernel = kernel_of(module, launch.kernel)?;
         if launch.params.len() < kernel.params_bytes {
             return Err(invalid(format!(
                 "{} takes {} bytes of parameters and was given {}",

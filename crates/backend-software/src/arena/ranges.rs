@@ -40,6 +40,19 @@ impl Ranges {
         Some(found)
     }
 
+    /// Takes `len` at a place, if all of it is free.
+    pub(crate) fn take_at(&mut self, at: u64, len: u64) -> bool {
+        let holds = |(&start, &free): (&u64, &u64)| {
+            let end = at.checked_add(len);
+            end.is_some_and(|end| end <= start + free)
+        };
+        let is_free = len > 0 && self.free.range(..=at).next_back().is_some_and(holds);
+        if is_free {
+            self.carve(at, len);
+        }
+        is_free
+    }
+
     fn find(&self, from: u64, len: u64, align: u64) -> Option<u64> {
         if len == 0 {
             return None;
@@ -124,6 +137,19 @@ mod tests {
         ranges.give(0, 10);
         assert_eq!(ranges.take_next(90, 1), Some(10));
         assert_eq!(ranges.take_next(10, 1), Some(0));
+    }
+
+    #[test]
+    fn a_place_is_taken_once_and_only_as_a_whole() {
+        let mut ranges = Ranges::new(100, 100);
+        for (at, len) in [(99, 2), (199, 2), (150, 0), (250, 1), (150, u64::MAX)] {
+            assert!(!ranges.take_at(at, len), "{len} at {at}");
+        }
+        assert!(ranges.take_at(150, 20) && !ranges.take_at(169, 1));
+        assert!(ranges.take_at(100, 50) && ranges.take_at(170, 30));
+        assert_eq!(ranges.take_lowest(1, 1), None);
+        ranges.give(150, 20);
+        assert!(ranges.take_at(150, 20));
     }
 
     #[test]

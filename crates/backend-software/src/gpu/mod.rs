@@ -379,6 +379,10 @@ impl Gpu for SoftwareGpu {
         self.core.memory.reserve(bytes, align).map(DevicePtr)
     }
 
+    fn address_reserve_at(&self, address: DevicePtr, bytes: u64) -> Result<()> {
+        self.core.memory.reserve_at(address.0, bytes)
+    }
+
     fn address_free(&self, address: DevicePtr, bytes: u64) -> Result<()> {
         self.core.memory.unreserve(address.0, bytes)
     }

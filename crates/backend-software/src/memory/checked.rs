@@ -111,6 +111,7 @@ impl DeviceMemory {
             bytes,
             state,
             what: String::new(),
+            made_ms: None,
             distance: match address {
                 a if a < base => -((base - a) as i64),
                 a if a >= base + bytes => (a - base - bytes) as i64 + 1,

@@ -45,6 +45,23 @@ impl DeviceMemory {
         Ok(at)
     }
 
+    /// Reserves whole frames of address space at one place.
+    pub(crate) fn reserve_at(&self, address: u64, bytes: u64) -> Result<()> {
+        if bytes == 0 || !bytes.is_multiple_of(FRAME) || !address.is_multiple_of(FRAME) {
+            return Err(invalid_value(format!(
+                "a reservation of {bytes} bytes at {address:#x} is not a multiple of {FRAME}"
+            )));
+        }
+        let mut books = self.books();
+        if !books.space.take_at(address, bytes) {
+            return Err(out_of_memory(format!(
+                "{bytes} bytes of address space at {address:#x} are not free"
+            )));
+        }
+        books.reservations.insert(address, bytes);
+        Ok(())
+    }
+
     /// Gives a whole reservation back.
     pub(crate) fn unreserve(&self, address: u64, bytes: u64) -> Result<()> {
         let mut books = self.books();

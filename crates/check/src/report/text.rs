@@ -146,6 +146,7 @@ mod tests {
                 bytes: 1024,
                 state: AllocationState::Live,
                 what: String::new(),
+                made_ms: None,
                 distance: 1,
                 stack: vec!["main (saxpy)".into()],
             }),

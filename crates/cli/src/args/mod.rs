@@ -289,6 +289,10 @@ pub(crate) struct SpecArgs {
     /// Keep its memory on the GPU, whatever the configuration says
     #[arg(long, overrides_with = "swap")]
     pub(crate) no_swap: bool,
+    /// End each allocation at an unmapped page, so that a kernel which passes the end faults at once and the allocation is
+    /// named; slower, and at least 2 MiB an allocation (isolated mode)
+    #[arg(long)]
+    pub(crate) guard: bool,
     /// Most streams at once
     #[arg(long, value_name = "N")]
     pub(crate) max_streams: Option<u32>,
@@ -318,9 +322,15 @@ pub(crate) struct WatchArgs {
     /// Load all modules of the program, for `mica cov`: what is never used is part of its report.
     #[arg(skip)]
     pub(crate) loads_all: bool,
-    /// List the memory that the program has not freed when it ends, and who allocated it (isolated mode)
+    /// List what the program has not freed or destroyed when it ends, when it was made and by whom (isolated mode)
     #[arg(long)]
     pub(crate) leaks: bool,
+    /// Write the list of --leaks as JSON to this file too
+    #[arg(long, value_name = "FILE", requires = "leaks")]
+    pub(crate) leaks_json: Option<PathBuf>,
+    /// Exit code if something was left, or that is not known, and the program itself ended with 0
+    #[arg(long, value_name = "CODE", requires = "leaks", value_parser = clap::value_parser!(i32).range(1..=255))]
+    pub(crate) leaks_exitcode: Option<i32>,
     /// What `mica check` and `--leaks` ask for.
     #[arg(skip)]
     pub(crate) check: Option<CheckEnvironment>,

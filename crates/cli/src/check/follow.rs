@@ -9,6 +9,8 @@ use mica_check::{Finding, Record};
 use super::frames::Stacks;
 use crate::follower::{Follower, Lines};
 
+/// What findings are called that are about streams, events and the like.
+pub(super) const OBJECT: &str = "object";
 /// The longest line that makes sense.
 const LONGEST_LINE: usize = 1 << 20;
 
@@ -61,18 +63,22 @@ impl Reader {
         match record {
             Record::Allocation {
                 address,
-                bytes,
+                what,
                 frames,
+                ..
             } => {
                 self.seen.allocations += 1;
-                self.stacks.add(address, bytes, frames);
+                self.stacks.add(what, address, frames);
             }
             Record::Ended { faulted: false } => self.seen.ended += 1,
             Record::Ended { faulted: true } => self.seen.faulted += 1,
             Record::Kernel { .. } => self.seen.kernels += 1,
             Record::Finding(mut finding) => {
+                let is_object = finding.kind == OBJECT;
                 if let Some(allocation) = &mut finding.allocation {
-                    allocation.stack = self.stacks.of(allocation.address);
+                    // Memory is known by its address alone: a fault does not say what kind it is.
+                    let what = if is_object { &*allocation.what } else { "" };
+                    allocation.stack = self.stacks.of(what, allocation.address);
                 }
                 self.add(finding, show);
             }

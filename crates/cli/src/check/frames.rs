@@ -6,17 +6,18 @@ use std::path::Path;
 /// Who made which allocation.
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
-    by_address: BTreeMap<u64, Vec<(String, u64)>>,
+    /// By what was made, nothing for memory, and its address or handle.
+    made: BTreeMap<(String, u64), Vec<(String, u64)>>,
 }
 
 impl Stacks {
-    pub(super) fn add(&mut self, address: u64, _bytes: u64, frames: Vec<(String, u64)>) {
-        self.by_address.insert(address, frames);
+    pub(super) fn add(&mut self, what: String, address: u64, frames: Vec<(String, u64)>) {
+        self.made.insert((what, address), frames);
     }
 
-    /// The frames of the allocation that begins at an address, readable.
-    pub(super) fn of(&self, address: u64) -> Vec<String> {
-        let frames = self.by_address.get(&address);
+    /// The frames of what was made at an address, readable.
+    pub(super) fn of(&self, what: &str, address: u64) -> Vec<String> {
+        let frames = self.made.get(&(what.to_owned(), address));
         let frames = frames.into_iter().flatten();
         let wanted = frames.filter(|(file, _)| !is_below_programs(file));
         wanted.map(|(file, offset)| shown(file, *offset)).collect()

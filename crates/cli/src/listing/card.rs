@@ -6,7 +6,7 @@ use mica_control::api::{
 };
 use mica_wire::host::printable::printable;
 
-use super::{print_json, share_words, warn_degraded};
+use super::{place_words, print_json, share_words, warn_degraded};
 use crate::args::NameArgs;
 use crate::control::connect;
 use mica_command::output::{terminal_columns, wrap};
@@ -155,10 +155,8 @@ impl Card {
             residency.moved_bytes_total,
         ]
         .map(show_bytes);
-        let line = format!(
-            "{}, {here} on the GPU, {away} in host memory",
-            residency.state
-        );
+        let place = place_words(residency).unwrap_or_else(|| residency.state.to_string());
+        let line = format!("{place}, {here} on the GPU, {away} in host memory");
         self.line("swappable", &line);
         if residency.exchanges_total > 0 {
             let (times, seconds) = (residency.exchanges_total, residency.away_seconds);

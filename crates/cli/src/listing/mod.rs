@@ -8,7 +8,7 @@ mod events;
 mod memory;
 
 use anyhow::Result;
-use mica_control::api::{GpuInfo, ResidencyState, VgpuInfo, VgpuState};
+use mica_control::api::{GpuInfo, ResidencyInfo, ResidencyState, VgpuInfo, VgpuState};
 use mica_wire::host::printable::printable_lines;
 
 use crate::args::{JsonArgs, ListArgs, OutputArg, StatsArgs};
@@ -85,13 +85,27 @@ fn limits_table(vgpus: &[VgpuInfo], wide: bool) -> Table {
     }
 }
 
-/// The state; of one that is active, where its memory is, if that is not on the GPU.
+/// The state, and where its memory is if that is not on the GPU: `away`, `leaving 40 %`, `suspended, away`.
 fn state_words(vgpu: &VgpuInfo) -> String {
-    match (vgpu.state, &vgpu.residency) {
-        (VgpuState::Active, Some(residency)) if residency.state != ResidencyState::Resident => {
-            residency.state.to_string()
-        }
+    let place = vgpu.residency.as_ref().and_then(place_words);
+    match (vgpu.state, place) {
+        (VgpuState::Active, Some(place)) => place,
+        (VgpuState::Suspended, Some(place)) => format!("{}, {place}", vgpu.state),
         _ => vgpu.state.to_string(),
+    }
+}
+
+/// Where memory is that is not on the GPU as a whole, and how far its way out is.
+pub(crate) fn place_words(residency: &ResidencyInfo) -> Option<String> {
+    match residency.state {
+        ResidencyState::Resident => None,
+        ResidencyState::Leaving => {
+            let out = residency.away_bytes as f64;
+            let all = (out + residency.to_move_bytes as f64).max(1.0);
+            let percent = (out / all * 100.0).floor();
+            Some(format!("{} {percent:.0} %", residency.state))
+        }
+        ResidencyState::Away | ResidencyState::Returning => Some(residency.state.to_string()),
     }
 }
 

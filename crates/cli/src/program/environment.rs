@@ -70,6 +70,9 @@ fn join(child: &mut Command, joined: &Created, libraries: &Path) {
     for region in &joined.regions {
         child.env(region.variable(), &region.handle);
     }
+    if joined.guard {
+        child.env(mica_limits::GUARD, "1");
+    }
 }
 
 /// Shows a program the one card that its virtual GPU is on, as device 0.
@@ -163,6 +166,7 @@ mod tests {
             share_percent: 1.into(),
             share_reserved: true,
             regions: Vec::new(),
+            guard: false,
         };
         let spoken_of = |wanted: &str, gpu| other_device_wanted(Some(wanted.into()), &joined(gpu));
         assert_eq!(other_device_wanted(None, &joined(0)), None);

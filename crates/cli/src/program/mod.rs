@@ -41,7 +41,7 @@ const REPORT_WITHIN: Duration = Duration::from_secs(2);
 /// Runs a program in a virtual GPU of its own; returns its exit code.
 pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     if args.watch.leaks && args.watch.check.is_none() {
-        return leaks::around(|check| {
+        return leaks::around(&args.watch, |check| {
             let watch = args.watch.with_check(check);
             run(&RunArgs {
                 watch,
@@ -174,7 +174,7 @@ fn on_software(args: &SpecArgs, client: &ControlClient, what: &str) -> Result<Vg
 /// Runs a program in an existing virtual GPU; returns its exit code.
 pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
     if args.watch.leaks && args.watch.check.is_none() {
-        return leaks::around(|check| {
+        return leaks::around(&args.watch, |check| {
             let watch = args.watch.with_check(check);
             exec(&ExecArgs {
                 watch,

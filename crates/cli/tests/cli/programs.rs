@@ -39,7 +39,7 @@ fn run_returns_the_programs_own_code() {
 fn leaks_are_looked_for_without_changing_the_programs_end() {
     let home = Home::new();
     let none = home.mica("run -m 64MiB --leaks -- false");
-    let words = "mica: leaks: the program allocated no memory\n";
+    let words = "mica: leaks: the program allocated no memory and made no objects\n";
     assert_eq!((none.code, none.err.as_str()), (1, words));
     assert_eq!(home.mica("create stays -m 64MiB").code, 0);
     let again = home.mica("exec --leaks stays -- true");
@@ -49,6 +49,54 @@ fn leaks_are_looked_for_without_changing_the_programs_end() {
         missing.code != 0 && !missing.err.contains("leaks"),
         "{}",
         missing.err
+    );
+}
+
+#[test]
+fn what_was_left_is_listed_and_can_be_an_exit_code() {
+    let home = Home::new();
+    // What the library in a program writes for a stream that is left.
+    let records = "{\"record\":\"allocation\",\"address\":16,\"bytes\":0,\"what\":\"stream\",\"frames\":[[\"/bin/p\",18]]}
+{\"record\":\"finding\",\"tool\":\"leakcheck\",\"kind\":\"object\",\"severity\":\"error\",\"message\":\"a stream was never destroyed\",\"parties\":[],\"count\":1,\"allocation\":{\"address\":16,\"bytes\":0,\"state\":\"live\",\"distance\":0,\"what\":\"stream\",\"made_ms\":1500}}
+{\"record\":\"ended\",\"faulted\":false}";
+    let leaving = |name: &str, code: u32| {
+        let text = format!("cat >>$MICA_CHECK_REPORT <<'END'\n{records}\nEND\nexit {code}\n");
+        home.write(name, &text)
+    };
+    let (well, badly) = (leaving("well.sh", 0), leaving("badly.sh", 3));
+    let list = home.path().join("leaks.json");
+    let list = list.display();
+    let options = format!("run -m 64MiB --leaks --leaks-exitcode 9 --leaks-json {list}");
+    let left = home.mica(&format!("{options} -- sh {well}"));
+    let words = "mica: leaks: 1 object was not destroyed\n  stream, made after 1.5 s at\n      /bin/p+0x12\n";
+    assert_eq!((left.code, left.err.as_str()), (9, words));
+    let text = std::fs::read_to_string(home.path().join("leaks.json")).unwrap();
+    let written: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&written["verdict"], &written["made"], &written["bytes"]),
+        (&"leaks".into(), &1.into(), &0.into())
+    );
+    let stream = serde_json::json!([{ "kind": "object", "what": "stream", "address": 16, "bytes": 0, "made_seconds": 1.5,
+        "stack": ["/bin/p+0x12"] }]);
+    assert_eq!(written["leaks"], stream);
+    // A program's own failure stays its own, and one that leaves nothing ends as it ends.
+    assert_eq!(home.mica(&format!("{options} -- sh {badly}")).code, 3);
+    assert_eq!(home.mica(&format!("{options} -- true")).code, 0);
+    assert!(
+        std::fs::read_to_string(home.path().join("leaks.json"))
+            .unwrap()
+            .contains("\"clean\"")
+    );
+    // Without the list there is nothing to write or to judge, and a file that cannot be written is told before the program runs.
+    let alone = home.mica("run -m 64MiB --leaks-exitcode 9 -- true");
+    assert!(alone.code == 2 || alone.code == 125, "{alone:?}");
+    assert!(alone.err.contains("--leaks"), "{}", alone.err);
+    let nowhere = home.mica("run -m 64MiB --leaks --leaks-json /no/such/list -- echo ran");
+    assert!(nowhere.code != 0 && nowhere.out.is_empty(), "{nowhere:?}");
+    assert!(
+        nowhere.err.contains("/no/such/list cannot be written"),
+        "{}",
+        nowhere.err
     );
 }
 

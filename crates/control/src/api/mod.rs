@@ -62,6 +62,9 @@ pub struct Created {
     /// Whether the share is a guarantee; else it is what the virtual GPU is owed now.
     #[serde(default)]
     pub share_reserved: bool,
+    /// Whether each allocation ends at an unmapped page.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guard: bool,
     /// The regions that are attached to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub regions: Vec<RegionHandle>,
@@ -110,7 +113,7 @@ pub struct Event {
     /// A word for programs: `vgpu_created`, `vgpu_removed`, `vgpu_resized`, `vgpu_suspended`,
     /// `vgpu_resumed`, `vgpu_degraded`, `process_joined`, `process_left`, `process_refused`,
     /// `process_outside`, `program_started`, `program_ended`, `kernels_cancelled`, `worker_died`, `memory_denied`, `config_reloaded`, `config_refused`, `kernel_fault`, `module_refused`, `call_refused`,
-    /// `swapped_out`, `swapped_in`, `note`, …
+    /// `swapped_out`, `swapped_in`, `swap_began`, `swap_slow`, `note`, …
     pub kind: String,
     /// The virtual GPU it concerns.
     #[serde(skip_serializing_if = "Option::is_none")]

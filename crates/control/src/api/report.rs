@@ -183,6 +183,8 @@ pub struct ResidencyInfo {
     pub away_bytes: u64,
     /// Bytes on the GPU that cannot leave, as its workers told last.
     pub pinned_bytes: u64,
+    /// Bytes that a move which is under way has still to move.
+    pub to_move_bytes: u64,
     /// Bytes moved so far, in both directions together.
     pub moved_bytes_total: u64,
     /// How often it was told to leave.

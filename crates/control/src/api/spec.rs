@@ -111,6 +111,9 @@ pub struct VgpuSpec {
     /// than the GPU. Absent: as configured. Isolated mode only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<bool>,
+    /// Each allocation ends at an unmapped page, so that a kernel which passes its end faults at once. Isolated mode only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub guard: bool,
     /// Run even when a limit cannot be enforced; the virtual GPU is then marked degraded everywhere.
     pub allow_degraded: bool,
     /// Look for mistakes of kernels: tools separated by commas, as `mica check --tool` has them, and perhaps
@@ -151,6 +154,7 @@ impl Default for VgpuSpec {
             precision_policy: PrecisionPolicy::default(),
             ephemeral: false,
             swap: None,
+            guard: false,
             allow_degraded: false,
             check: None,
             coverage: false,

@@ -38,7 +38,7 @@ impl ThreadState {
     pub(super) fn suspend(&self) {
         for (id, governed) in &self.clients {
             let tenant = self.tenants.get(&governed.tenant.id);
-            let wanted = if tenant.is_some_and(|(_, e)| e.suspended) {
+            let wanted = if tenant.is_some_and(|(_, e)| e.stopped) {
                 suspend::STOP
             } else if self.arbiter.must_stop(*id) {
                 suspend::PAUSE

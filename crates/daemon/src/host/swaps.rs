@@ -22,7 +22,11 @@ impl HostServer {
     /// Decides who leaves and who returns, and tells the workers.
     pub(super) fn plan_swaps(&mut self) {
         let steps = self.daemon.registry().plan_swaps(monotonic_ns());
-        for (socket, frame) in steps.0 {
+        let events = &self.daemon.events;
+        for (severity, kind, vgpu, pid, text) in steps.news {
+            events.add(severity, kind, Some(&vgpu), (pid != 0).then_some(pid), text);
+        }
+        for (socket, frame) in steps.messages {
             // A worker that does not read is cut off by its next message, and its death frees its memory.
             let _ = socket.send_frame(&frame, &[]);
         }

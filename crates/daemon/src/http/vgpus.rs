@@ -225,9 +225,13 @@ async fn set_suspended(
         };
         registry.set_suspended(&name, suspended)?;
         drop(registry);
-        for (socket, frame) in steps.into_iter().flat_map(|steps| steps.0) {
+        let steps = steps.unwrap_or_default();
+        for (socket, frame) in steps.messages {
             // A worker that does not read is cut off by its next message.
             let _ = socket.send_frame(&frame, &[]);
+        }
+        for (severity, kind, vgpu, _, text) in steps.news {
+            daemon.events.add(severity, kind, Some(&vgpu), None, text);
         }
         name
     };

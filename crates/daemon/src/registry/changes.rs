@@ -132,6 +132,7 @@ impl Registry {
         vgpu.suspended = suspended;
         // What was taken off the card with a suspension comes back with its end.
         vgpu.turns.recalled = !suspended && !is_here;
+        vgpu.turns.put_away &= suspended;
         let gpu = vgpu.gpu;
         self.publish_entitlements(gpu);
         Ok(())

@@ -38,6 +38,22 @@ fn resolve_swap(spec: &mut VgpuSpec, default: bool) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Guarded allocations are made by a worker.
+fn resolve_guard(spec: &mut VgpuSpec) -> Result<(), ApiError> {
+    if spec.guard && spec.mode == Some(Mode::Direct) {
+        return Err(error(
+            "enforcement",
+            "memory of a direct virtual GPU is its program's driver's own and cannot be guarded"
+                .into(),
+            Some("leave --mode out, or use --mode isolated with --guard".into()),
+        ));
+    }
+    if spec.guard {
+        spec.mode = Some(Mode::Isolated);
+    }
+    Ok(())
+}
+
 /// What tells a virtual GPU from all others, and outlives a daemon.
 struct Identity {
     name: String,
@@ -71,6 +87,7 @@ impl Registry {
             ));
         }
         let config = self.config.clone();
+        resolve_guard(&mut spec)?;
         resolve_swap(&mut spec, config.swap.default)?;
         let swap = spec.swap == Some(true);
         let (gpu, limit) = choose(&self.candidates(uid, swap), &self.wish(&spec))?;

@@ -368,6 +368,8 @@ impl Registry {
                 priority: vgpu.spec.priority,
                 profile: vgpu.spec.profile.unwrap_or(self.config.sharing.profile),
                 suspended: vgpu.suspended,
+                // Memory leaves when what is submitted has ended, which work on a stopped channel never does.
+                stopped: vgpu.suspended && !vgpu.turns.put_away,
             };
             device
                 .thread

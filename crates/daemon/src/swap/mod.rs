@@ -90,10 +90,21 @@ pub(crate) struct Turns {
     pinned_until_ns: u64,
     /// It is to return although no call waits for it.
     pub(crate) recalled: bool,
+    /// It is suspended and keeps nothing on the card, whatever comes to it.
+    pub(crate) put_away: bool,
+    /// When it was told last how slow the move is that is under way.
+    slow_told_ns: Option<u64>,
     /// When the move that is under way began; `None` where an earlier daemon ordered it.
     move_began_ns: Option<u64>,
     /// Bytes that the return under way began with.
     returning_bytes: u64,
+}
+
+impl Turns {
+    /// Whether its work could not be stopped a short time ago.
+    fn is_pinned(&self, now_ns: u64) -> bool {
+        self.pinned_until_ns > now_ns
+    }
 }
 
 /// Why memory on the card cannot be granted.

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use mica_control::api::ApiError;
+use mica_control::api::{ApiError, Severity};
 use mica_memory::residency::{Order, Place, plan};
 use mica_wire::host::frame::{Frame, Packet};
 use mica_wire::host::message::{DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;
 
 use super::Shortage;
-use crate::placement::error;
-use crate::registry::Registry;
+use crate::enforce::Notice;
+use crate::placement::{error, size};
+use crate::registry::{Client, Registry, Vgpu};
 
 /// The number of the next order to a worker. It is a time, so that it is larger than any number of an earlier daemon: what a
 /// worker says of an earlier order is then not taken for the answer to this one.
@@ -18,13 +19,16 @@ fn next_order(last: u64, now_ns: u64) -> u64 {
     now_ns.max(last.saturating_add(1))
 }
 
-/// What is to be sent.
+/// What is to be sent, and what is to be told.
 #[derive(Debug, Default)]
-pub(crate) struct Steps(pub(crate) Vec<(Arc<HostSocket>, Frame)>);
+pub(crate) struct Steps {
+    pub(crate) messages: Vec<(Arc<HostSocket>, Frame)>,
+    pub(crate) news: Vec<Notice>,
+}
 
 impl Steps {
     fn tell(&mut self, socket: &Arc<HostSocket>, message: &DaemonMessage, id: u32) {
-        self.0.push((socket.clone(), message.frame(id)));
+        self.messages.push((socket.clone(), message.frame(id)));
     }
 }
 
@@ -37,6 +41,8 @@ impl Registry {
                 continue;
             }
             self.note_activity(gpu, now_ns);
+            self.put_away(gpu, now_ns, &mut steps);
+            self.note_slow_moves(gpu, now_ns, &mut steps.news);
             if !self.is_swapping() {
                 continue;
             }
@@ -110,7 +116,32 @@ impl Registry {
         }
         let mut steps = Steps::default();
         self.order_leave(name, now_ns, &mut steps);
+        let bytes = size(self.to_move_bytes(self.vgpu(name)?));
+        let vgpu = self.vgpu_mut(name)?;
+        vgpu.turns.put_away = true;
+        let text = format!(
+            "{name} is to leave gpu {}: {bytes} to move to host memory",
+            vgpu.gpu
+        );
+        steps
+            .news
+            .push((Severity::Info, "swap_began", name.into(), 0, text));
         Ok(steps)
+    }
+
+    /// Has workers leave that have come to a suspended virtual GPU since its memory was taken off the card.
+    fn put_away(&mut self, gpu: usize, now_ns: u64, steps: &mut Steps) {
+        let stays = |vgpu: &&Vgpu| {
+            let came =
+                |client: &Client| client.moved.known && client.moved.place == Place::Resident;
+            vgpu.turns.put_away && !vgpu.turns.is_pinned(now_ns) && self.workers_of(vgpu).any(came)
+        };
+        let names: Vec<String> = (self.swappable_on(gpu).filter(stays))
+            .map(|vgpu| vgpu.name.clone())
+            .collect();
+        for name in names {
+            self.order_leave(&name, now_ns, steps);
+        }
     }
 
     /// Lets so many bytes of a virtual GPU come back.

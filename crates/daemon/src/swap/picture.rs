@@ -80,6 +80,17 @@ impl Registry {
             .collect()
     }
 
+    /// Bytes of a virtual GPU on the card that can leave, as far as is known.
+    pub(super) fn movable_bytes(&self, vgpu: &Vgpu) -> u64 {
+        let stays = |moved: &super::Moved| moved.remainder_bytes.max(moved.pinned_bytes);
+        let stays: u64 = self
+            .workers_of(vgpu)
+            .map(|client| stays(&client.moved))
+            .sum();
+        let stays = stays + vgpu.ledger.unattributed_bytes();
+        self.resident_bytes(vgpu).saturating_sub(stays)
+    }
+
     fn tenant(&self, vgpu: &Vgpu, now_ns: u64) -> Tenant {
         let turns = &vgpu.turns;
         let place = self.place_of(vgpu);
@@ -88,14 +99,8 @@ impl Registry {
             .workers_of(vgpu)
             .map(|client| unpromised(&client.moved))
             .sum();
-        let stays = |moved: &super::Moved| moved.remainder_bytes.max(moved.pinned_bytes);
-        let stays: u64 = self
-            .workers_of(vgpu)
-            .map(|client| stays(&client.moved))
-            .sum();
-        let stays = stays + vgpu.ledger.unattributed_bytes();
         let movable_bytes = match place {
-            Place::Resident | Place::Leaving => self.resident_bytes(vgpu).saturating_sub(stays),
+            Place::Resident | Place::Leaving => self.movable_bytes(vgpu),
             Place::Away | Place::Returning => 0,
         };
         Tenant {
@@ -113,7 +118,7 @@ impl Registry {
             idle_since_ns: turns.idle_since_ns,
             turn_began_ns: turns.turn_began_ns,
             held_away: vgpu.suspended,
-            pinned: turns.pinned_until_ns > now_ns,
+            pinned: turns.is_pinned(now_ns),
         }
     }
 }

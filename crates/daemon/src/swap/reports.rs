@@ -10,6 +10,8 @@ use crate::registry::{Registry, Vgpu};
 
 /// A worker whose work could not be stopped is not asked to leave again for this time.
 const PINNED_NS: u64 = 10_000_000_000;
+/// A move that takes longer than this is told of, again and again.
+const SLOW_NS: u64 = 2_000_000_000;
 /// Speed of the link before anything has moved.
 pub(crate) const FIRST_BYTES_PER_SECOND: u64 = 4 << 30;
 
@@ -95,6 +97,7 @@ impl Registry {
         let vgpu = self.vgpus.get_mut(name)?;
         let turns = &mut vgpu.turns;
         let began_ns = turns.move_began_ns.take();
+        turns.slow_told_ns = None;
         let took_ns = began_ns.map_or(0, |began_ns| now_ns.saturating_sub(began_ns));
         let time = match began_ns {
             Some(_) => format!(" in {:.3} s", took_ns as f64 / 1e9),
@@ -140,6 +143,45 @@ impl Registry {
         }
     }
 
+    /// Tells how far moves are that take long.
+    pub(super) fn note_slow_moves(&mut self, gpu: usize, now_ns: u64, news: &mut Vec<Notice>) {
+        let slow = |vgpu: &&Vgpu| {
+            let told_ns = vgpu.turns.slow_told_ns.or(vgpu.turns.move_began_ns);
+            told_ns.is_some_and(|at| now_ns.saturating_sub(at) >= SLOW_NS)
+                // A return may wait for another tenant's turn to end: only a way out is slow by itself.
+                && self.place_of(vgpu) == Place::Leaving
+        };
+        let names: Vec<String> = (self.swappable_on(gpu).filter(slow))
+            .map(|vgpu| vgpu.name.clone())
+            .collect();
+        for name in names {
+            let Some(vgpu) = self.vgpus.get(&name) else {
+                continue;
+            };
+            let began_ns = vgpu.turns.move_began_ns.unwrap_or(now_ns);
+            let seconds = now_ns.saturating_sub(began_ns) as f64 / 1e9;
+            let text = format!(
+                "{name} is {} for {seconds:.1} s: {} to move, {} in host memory",
+                state_of(self.place_of(vgpu)),
+                size(self.to_move_bytes(vgpu)),
+                size(self.out_bytes(vgpu)),
+            );
+            news.push((Severity::Warning, "swap_slow", name.clone(), 0, text));
+            if let Some(vgpu) = self.vgpus.get_mut(&name) {
+                vgpu.turns.slow_told_ns = Some(now_ns);
+            }
+        }
+    }
+
+    /// Bytes that a move which is under way has still to move.
+    pub(super) fn to_move_bytes(&self, vgpu: &Vgpu) -> u64 {
+        match self.place_of(vgpu) {
+            Place::Leaving => self.movable_bytes(vgpu),
+            Place::Returning => self.out_bytes(vgpu),
+            Place::Resident | Place::Away => 0,
+        }
+    }
+
     /// Keeps the measured speed of the link, slowly changing.
     fn note_speed(&mut self, bytes: u64, took_ns: u64) {
         // Little says nothing: stopping the work takes longer.
@@ -173,6 +215,7 @@ impl Registry {
             resident_bytes: self.resident_bytes(vgpu),
             away_bytes: self.out_bytes(vgpu),
             pinned_bytes: pinned,
+            to_move_bytes: self.to_move_bytes(vgpu),
             moved_bytes_total: self.workers_of(vgpu).fold(turns.dead_moved_bytes, moved),
             exchanges_total: turns.exchanges,
             away_seconds: (turns.away_ns + since(turns.away_since_ns)) as f64 / 1e9,

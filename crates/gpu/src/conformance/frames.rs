@@ -14,6 +14,7 @@ case_list![
     released_frames_live_while_mapped,
     frame_requests_are_checked,
     frames_count_as_used_memory,
+    addresses_are_had_again_where_they_were,
     ; faulting:
     frames_without_access_fault,
     unmapped_frames_fault,
@@ -188,6 +189,28 @@ fn frame_requests_are_checked(s: &Session<'_>) -> Check {
     refused(s.gpu.frame_map(at, frame), &gone, "released")?;
     s.gpu.address_free(at, 2 * size)?;
     refused(s.gpu.address_free(at, 2 * size), INVALID, "freed twice")
+}
+
+fn addresses_are_had_again_where_they_were(s: &Session<'_>) -> Check {
+    let size = s.gpu.properties().frame_bytes;
+    let taken = [CuResult::OutOfMemory, CuResult::InvalidValue];
+    let at = s.gpu.address_reserve(4 * size, 0)?;
+    refused(s.gpu.address_reserve_at(at, size), &taken, "reserved twice")?;
+    let inside = s.gpu.address_reserve_at(at.offset(3 * size), 2 * size);
+    refused(inside, &taken, "reserved in part")?;
+    s.gpu.address_free(at, 4 * size)?;
+    s.gpu.address_reserve_at(at, 4 * size)?;
+    // It is a reservation as any other.
+    let frame = s.gpu.frame_create(size)?;
+    s.gpu.frame_map(at.offset(size), frame)?;
+    s.gpu
+        .frame_access(at.offset(size), size, Access::ReadWrite)?;
+    s.write(at.offset(size), &[11])?;
+    ensure!(s.read(at.offset(size), 1)? == [11], "wrong contents");
+    s.gpu.frame_unmap(at.offset(size), size)?;
+    s.gpu.frame_release(frame)?;
+    s.gpu.address_free(at, 4 * size)?;
+    refused(s.gpu.address_reserve_at(at, 0), INVALID, "nothing reserved")
 }
 
 fn frames_count_as_used_memory(s: &Session<'_>) -> Check {

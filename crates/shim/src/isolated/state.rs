@@ -86,6 +86,7 @@ pub(crate) fn start() -> Answer {
         libc::pthread_atfork(None, None, Some(in_child));
         libc::atexit(at_exit);
     }
+    check::begin();
     let _ = STATE.set(state);
     Ok(())
 }
@@ -153,6 +154,7 @@ extern "C" fn at_end() {
         let _ = std::panic::catch_unwind(|| {
             state.print_output();
             check::tell_leaks(&state.memory.all());
+            check::objects::tell_left();
             check::ended();
         });
     }

@@ -535,6 +535,32 @@ static void leave(void) {
     IS(cuStreamQuery(stream), 600);
 }
 
+/* Leaves one of each kind of object, and destroys another one. */
+static void left(void) {
+    start();
+    Handle kept[8], gone[8], graph;
+    for (int round = 0; round < 2; round++) {
+        Handle *made = round ? kept : gone;
+        OK(cuStreamCreate(&made[0], 0));
+        OK(cuEventCreate(&made[1], 0));
+        OK(cuModuleLoadData(&made[2], PTX));
+        OK(cuStreamBeginCapture_v2(made[0], 0));
+        OK(cuStreamEndCapture(made[0], &graph));
+        made[3] = graph;
+        OK(cuGraphInstantiateWithFlags(&made[4], graph, 0));
+    }
+    OK(cuGraphExecDestroy(gone[4]));
+    OK(cuGraphDestroy(gone[3]));
+    OK(cuModuleUnload(gone[2]));
+    OK(cuEventDestroy_v2(gone[1]));
+    OK(cuStreamDestroy_v2(gone[0]));
+    /* What belongs to a context goes with it. */
+    Handle other, its;
+    OK(cuCtxCreate_v2(&other, 0, 0));
+    OK(cuStreamCreate(&its, 0));
+    OK(cuCtxDestroy_v2(other));
+}
+
 /* Every way to copy, around the sizes where the way changes, in order with kernels. */
 static void copies(void) {
     start();
@@ -747,7 +773,7 @@ int main(int argc, char **argv) {
     const struct { const char *name; void (*run)(void); } all[] = {
         {"basics", basics}, {"contexts", contexts}, {"errors", errors}, {"streams", streams},
         {"host_memory", host_memory}, {"graphs", graphs}, {"look_up", look_up}, {"threads", threads},
-        {"fork", forked}, {"orphan", orphan}, {"leave", leave},
+        {"fork", forked}, {"orphan", orphan}, {"leave", leave}, {"left", left},
         {"nulls", nulls}, {"copies", copies}, {"copying", copying}, {"cancelled", cancelled},
         {"cancelled_thread", cancelled_thread}, {"exact_bounds", exact_bounds},
         {"no_allocations", no_allocations}, {"stream_values", stream_values},

@@ -334,22 +334,64 @@ fn a_program_may_leave_in_the_middle_of_a_kernel() {
     run("leave");
 }
 
+/// What a part of the program tells of what it left.
+fn leaks_of(part: &str, tools: &str) -> String {
+    let mut path = None;
+    let host = run_with(part, |host, command| {
+        let report = host.directory.path().join("report");
+        std::fs::write(&report, "").unwrap();
+        command.env("MICA_CHECK", tools);
+        command.env("MICA_CHECK_REPORT", &report);
+        path = Some(report);
+    });
+    let told = std::fs::read_to_string(path.unwrap()).unwrap();
+    drop(host);
+    told
+}
+
+#[test]
+fn a_program_tells_what_it_has_not_destroyed_where_it_is_asked_to() {
+    let told = leaks_of("left", "leakcheck,objects");
+    let word = |line: &str, key: &str| {
+        let (_, rest) = line.split_once(&format!("\"{key}\":"))?;
+        let end = rest.find([',', '}'])?;
+        Some(rest[..end].trim_matches('"').to_owned())
+    };
+    let objects: Vec<&str> = (told.lines())
+        .filter(|line| line.contains("\"kind\":\"object\""))
+        .collect();
+    let mut left: Vec<String> = (objects.iter())
+        .map(|line| word(line, "what").unwrap())
+        .collect();
+    left.sort_unstable();
+    // A stream and a module are those that every part of the program begins with.
+    let expected = [
+        "event",
+        "executable graph",
+        "graph",
+        "module",
+        "module",
+        "stream",
+        "stream",
+    ];
+    assert_eq!(left, expected, "{told}");
+    for object in objects {
+        assert!(word(object, "made_ms").is_some(), "{object}");
+        let of = |line: &&str| ["address", "what"].map(|key| word(line, key));
+        let made =
+            |line: &&str| line.contains("\"record\":\"allocation\"") && of(line) == of(&object);
+        let made = told.lines().find(made).expect("who made it");
+        assert!(!made.contains("\"frames\":[]"), "{made}");
+    }
+    let last = told.lines().last();
+    assert_eq!(last, Some("{\"record\":\"ended\",\"faulted\":false}"));
+    // `mica check` looks for memory alone.
+    assert!(!leaks_of("left", "leakcheck").contains("\"object\""));
+}
+
 #[test]
 fn a_program_tells_what_it_has_not_freed_when_it_ends() {
-    let report = |part: &str| {
-        let mut path = None;
-        let host = run_with(part, |host, command| {
-            let report = host.directory.path().join("report");
-            std::fs::write(&report, "").unwrap();
-            command.env("MICA_CHECK", "leakcheck");
-            command.env("MICA_CHECK_REPORT", &report);
-            path = Some(report);
-        });
-        let told = std::fs::read_to_string(path.unwrap()).unwrap();
-        drop(host);
-        told
-    };
-    let told = report("leave");
+    let told = leaks_of("leave", "leakcheck");
     let leaks: Vec<&str> = told
         .lines()
         .filter(|line| line.contains("\"leak\""))

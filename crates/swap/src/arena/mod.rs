@@ -1,12 +1,13 @@
 //! Host memory that contents of frames wait in.
 //!
 //! Segments of 64 MiB, divided by buddies. On a card they are pinned once and stay: to pin memory takes longer than to
-//! copy it. They are made ahead, by a thread that does nothing else; whoever needs more than there is makes a segment
-//! itself and waits for nobody. Where a device copies with the processor, an empty segment goes back to the system at once,
-//! and is zeros when it is taken again.
+//! copy it. They are made and pinned ahead, by a thread that does nothing else. Whoever needs more than there is makes a
+//! segment that is not pinned, and the contents go there by way of the stage: some pinned segments that never hold contents.
+//! Nobody pins while memory moves. Where a device copies with the processor, an empty segment goes back to the system at
+//! once, and is zeros when it is taken again.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ use mica_memory::{Buddy, CHUNK_BYTES, FRAME_BYTES};
 
 use crate::host_memory::HostMemory;
 
+/// Most segments of the stage: as much as is on the way at a time.
+const STAGE_SEGMENTS: usize = 3;
 /// Halvings of a segment down to one frame.
 const ORDERS: u32 = (CHUNK_BYTES / FRAME_BYTES).trailing_zeros();
 
@@ -40,13 +43,15 @@ struct Segment {
     buddy: Buddy,
     /// The context that it is pinned for.
     pinned: Option<ContextId>,
+    /// It is being pinned.
+    busy: bool,
+    /// It holds contents on their way only.
+    stage: bool,
 }
 
 #[derive(Debug, Default)]
 struct Segments {
     list: Vec<Segment>,
-    /// Segments that somebody makes now.
-    coming: u64,
 }
 
 /// The arena of one device.
@@ -55,7 +60,7 @@ pub(crate) struct Arena {
     segments: Mutex<Segments>,
     /// Segments stay and are pinned.
     standing: bool,
-    /// Somebody waits for room.
+    /// Memory moves: nobody pins.
     hurry: AtomicBool,
 }
 
@@ -71,19 +76,18 @@ impl Arena {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether memory leaves now, so that whoever makes segments does not pause.
-    pub(crate) fn set_hurry(&self, hurry: bool) {
-        self.hurry.store(hurry, Relaxed);
+    /// Whether memory moves now, so that whoever makes segments stops after the one in hand; whether that is news.
+    pub(crate) fn set_hurry(&self, hurry: bool) -> bool {
+        self.hurry.swap(hurry, AcqRel) != hurry
+    }
+
+    pub(crate) fn is_standing(&self) -> bool {
+        self.standing
     }
 
     /// Pieces that hold `bytes` together, each a power of two and none longer than a segment, so that nothing beside them is
     /// lost; zeros where the arena is not standing.
-    pub(crate) fn take(
-        &self,
-        gpu: &dyn Gpu,
-        context: Option<ContextId>,
-        bytes: u64,
-    ) -> Result<Vec<Piece>> {
+    pub(crate) fn take(&self, context: Option<ContextId>, bytes: u64) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         let mut left = bytes;
         while left > 0 {
@@ -91,7 +95,7 @@ impl Arena {
                 true => left,
                 false => (1 << left.ilog2()).min(CHUNK_BYTES),
             };
-            match self.take_one(gpu, context, part) {
+            match self.take_one(context, part) {
                 Ok(piece) => pieces.push(piece),
                 Err(error) => {
                     self.give(pieces);
@@ -103,22 +107,47 @@ impl Arena {
         Ok(pieces)
     }
 
-    fn take_one(&self, gpu: &dyn Gpu, context: Option<ContextId>, bytes: u64) -> Result<Piece> {
+    fn take_one(&self, context: Option<ContextId>, bytes: u64) -> Result<Piece> {
         loop {
-            let taken = self.segments().take(bytes);
+            let taken = self.segments().take(context, bytes);
             if let Some(piece) = taken {
-                if self.standing {
-                    self.pin(gpu, context, piece.segment);
-                }
                 return Ok(piece);
             }
-            // The thread that makes segments ahead may bring one at the same time: both are used.
-            self.segments().coming += 1;
-            self.add_segment(gpu, context)?;
+            let memory = HostMemory::new()?;
+            self.segments().add(memory, false);
         }
     }
 
-    /// Has room for so many bytes, pinned where there is a context, before anybody needs it.
+    /// A piece of the stage, if as much of it is free and pinned.
+    pub(crate) fn take_stage(&self, context: Option<ContextId>, bytes: u64) -> Option<Piece> {
+        self.segments().take_stage(context?, bytes)
+    }
+
+    /// Whether a device copies these pieces by itself, or by way of the stage now.
+    pub(crate) fn has_way(&self, context: Option<ContextId>, pieces: &[Piece]) -> bool {
+        let segments = self.segments();
+        let staged = pieces
+            .iter()
+            .filter(|piece| !segments.is_pinned(context, piece.segment));
+        let staged_bytes: u64 = staged.map(Piece::bytes).sum();
+        !self.standing || staged_bytes <= segments.free(context, true)
+    }
+
+    /// Whether there is room for so many bytes that a device copies by itself, or by way of the stage now.
+    pub(crate) fn has_way_for(&self, context: Option<ContextId>, bytes: u64) -> bool {
+        let segments = self.segments();
+        !self.standing
+            || segments.free(context, false) >= bytes
+            || segments.free(context, true) >= bytes
+    }
+
+    /// Whether the device copies a piece by itself: it is pinned, or the device copies with the processor.
+    pub(crate) fn copies_itself(&self, context: Option<ContextId>, piece: &Piece) -> bool {
+        !self.standing || self.segments().is_pinned(context, piece.segment)
+    }
+
+    /// Has room for so many bytes, pinned where there is a context, before anybody needs it. Ends early where memory begins
+    /// to move.
     pub(crate) fn grow_to(
         &self,
         gpu: &dyn Gpu,
@@ -126,17 +155,23 @@ impl Arena {
         bytes: u64,
     ) -> Result<()> {
         self.pin_all(gpu, context);
-        while self.segments().begin_one_below(bytes) {
-            let pinning = self.add_segment(gpu, context)?;
+        while !self.is_in_hurry() && self.segments().standing() * CHUNK_BYTES < bytes {
+            let memory = HostMemory::new()?;
+            memory.populate();
+            let index = self.segments().add(memory, true);
+            let pinning = self.pin(gpu, context, index);
             self.pause(pinning);
         }
         Ok(())
     }
 
-    /// Pins segments that were made before there was a context, or for one that is gone.
+    /// Pins segments that were made before there was a context, or for one that is gone, or for memory that left meanwhile.
     fn pin_all(&self, gpu: &dyn Gpu, context: Option<ContextId>) {
         let count = self.segments().list.len();
         for index in 0..count {
+            if self.is_in_hurry() {
+                return;
+            }
             let pinning = self.pin(gpu, context, index);
             self.pause(pinning);
         }
@@ -159,7 +194,7 @@ impl Arena {
         let Some(memory) = segment.memory.as_ref() else {
             return;
         };
-        if is_needed || !segment.buddy.is_empty() {
+        if is_needed || segment.busy || !segment.buddy.is_empty() {
             return;
         }
         let unpinned = match segment.pinned {
@@ -177,50 +212,46 @@ impl Arena {
 
     /// The driver launches no kernel while it pins memory. This pause gives programs as much time as the pinning took.
     fn pause(&self, pinning: Duration) {
-        if !self.hurry.load(Relaxed) {
-            std::thread::sleep(pinning);
-        }
+        std::thread::sleep(pinning);
     }
 
-    /// Makes a segment that is counted as coming; how long the driver took to pin it.
-    fn add_segment(&self, gpu: &dyn Gpu, context: Option<ContextId>) -> Result<Duration> {
-        let memory = HostMemory::new();
-        if let Ok(memory) = &memory
-            && self.standing
-        {
-            memory.populate(self.hurry.load(Relaxed));
-        }
-        let mut segments = self.segments();
-        segments.coming -= 1;
-        let index = segments.add(memory?);
-        drop(segments);
-        match self.standing {
-            true => Ok(self.pin(gpu, context, index)),
-            false => Ok(Duration::ZERO),
-        }
+    fn is_in_hurry(&self) -> bool {
+        self.hurry.load(Acquire)
     }
 
-    /// Pins a segment, unless it is pinned for the context; how long the driver took.
+    /// Pins a segment, unless it is pinned for the context; how long the driver took. Whoever moves memory does not wait for
+    /// it.
     fn pin(&self, gpu: &dyn Gpu, context: Option<ContextId>, index: usize) -> Duration {
+        let Some(context) = context else {
+            return Duration::ZERO;
+        };
+        let Some(span) = self.segments().begin_to_pin(context, index) else {
+            return Duration::ZERO;
+        };
         let began = Instant::now();
-        let mut segments = self.segments();
-        let (Some(context), Some(segment)) = (context, segments.list.get_mut(index)) else {
-            return Duration::ZERO;
-        };
-        let Some(memory) = &segment.memory else {
-            return Duration::ZERO;
-        };
-        if segment.pinned == Some(context) {
-            return Duration::ZERO;
+        // SAFETY: the segment stays mapped while it is busy, and then as long as its arena, which its device holds until its
+        // contexts are gone.
+        let pinned = unsafe { gpu.pin(context, span) };
+        if let Err(error) = &pinned {
+            tracing::warn!(%error, "host memory cannot be pinned; copies of it are slower");
         }
-        // SAFETY: the segment stays mapped as long as its arena, which its device holds until its contexts are gone.
-        match unsafe { gpu.pin(context, memory.span(0, CHUNK_BYTES)) } {
-            Ok(()) => segment.pinned = Some(context),
-            Err(error) => {
-                tracing::warn!(%error, "host memory cannot be pinned; copies of it are slower")
+        let mut segments = self.segments();
+        if let Some(segment) = segments.list.get_mut(index) {
+            segment.busy = false;
+            if pinned.is_ok() {
+                segment.pinned = Some(context);
             }
         }
         began.elapsed()
+    }
+
+    /// Segments that are pinned for a context.
+    #[cfg(test)]
+    pub(crate) fn pinned_segments(&self, context: Option<ContextId>) -> u64 {
+        let segments = self.segments();
+        let all = 0..segments.list.len();
+        all.filter(|index| segments.is_pinned(context, *index))
+            .count() as u64
     }
 
     /// The memory of a piece.
@@ -265,38 +296,70 @@ impl Segments {
         self.list.iter().filter(|one| one.memory.is_some()).count() as u64
     }
 
-    /// Counts one more segment as coming, unless there is room for so many bytes.
-    fn begin_one_below(&mut self, bytes: u64) -> bool {
-        let begins = (self.standing() + self.coming) * CHUNK_BYTES < bytes;
-        self.coming += u64::from(begins);
-        begins
-    }
-
-    /// A piece of a segment: of one that is pinned, if there is any.
-    fn take(&mut self, bytes: u64) -> Option<Piece> {
-        for pinned in [true, false] {
-            for (segment, one) in self.list.iter_mut().enumerate() {
-                if one.memory.is_none() || one.pinned.is_some() != pinned {
-                    continue;
-                }
-                if let Some(offset) = one.buddy.take(bytes) {
-                    return Some(Piece {
-                        segment,
-                        offset,
-                        bytes,
-                    });
-                }
-            }
+    /// Marks a segment as being pinned, unless it is pinned for the context; its memory.
+    fn begin_to_pin(&mut self, context: ContextId, index: usize) -> Option<HostSpan> {
+        let segment = self.list.get_mut(index)?;
+        if segment.busy || segment.pinned == Some(context) {
+            return None;
         }
-        None
+        let span = segment.memory.as_ref()?.span(0, CHUNK_BYTES);
+        segment.busy = true;
+        Some(span)
     }
 
-    /// Adds a segment, in a place that is free; its number.
-    fn add(&mut self, memory: HostMemory) -> usize {
+    fn is_pinned(&self, context: Option<ContextId>, segment: usize) -> bool {
+        let segment = self.list.get(segment);
+        segment
+            .is_some_and(|one| one.memory.is_some() && context.is_some() && one.pinned == context)
+    }
+
+    /// Bytes of pinned segments, of the stage or not, that are free.
+    fn free(&self, context: Option<ContextId>, stage: bool) -> u64 {
+        let its = (self.list.iter().enumerate())
+            .filter(|(index, one)| one.stage == stage && self.is_pinned(context, *index));
+        its.map(|(_, one)| CHUNK_BYTES - one.buddy.figures().asked_bytes)
+            .sum()
+    }
+
+    /// A piece of a segment for contents: of one that is pinned, if there is any.
+    fn take(&mut self, context: Option<ContextId>, bytes: u64) -> Option<Piece> {
+        let pinned = self.take_where(bytes, |one| {
+            !one.stage && one.pinned.is_some() && one.pinned == context
+        });
+        pinned.or_else(|| self.take_where(bytes, |one| !one.stage))
+    }
+
+    fn take_stage(&mut self, context: ContextId, bytes: u64) -> Option<Piece> {
+        self.take_where(bytes, |one| one.stage && one.pinned == Some(context))
+    }
+
+    fn take_where(&mut self, bytes: u64, fits: impl Fn(&Segment) -> bool) -> Option<Piece> {
+        let mut fitting =
+            (self.list.iter_mut().enumerate()).filter(|(_, one)| one.memory.is_some() && fits(one));
+        fitting.find_map(|(segment, one)| {
+            let offset = one.buddy.take(bytes)?;
+            Some(Piece {
+                segment,
+                offset,
+                bytes,
+            })
+        })
+    }
+
+    /// Adds a segment, in a place that is free; its number. Of those made ahead, every other one belongs to the stage until
+    /// it has enough.
+    fn add(&mut self, memory: HostMemory, ahead: bool) -> usize {
+        let stage = self
+            .list
+            .iter()
+            .filter(|one| one.memory.is_some() && one.stage);
+        let stage = stage.count();
         let segment = Segment {
             memory: Some(memory),
             buddy: Buddy::new(FRAME_BYTES, ORDERS),
             pinned: None,
+            busy: false,
+            stage: ahead && stage < STAGE_SEGMENTS && 2 * stage <= self.standing() as usize,
         };
         match self.list.iter().position(|one| one.memory.is_none()) {
             Some(index) => {

@@ -302,6 +302,16 @@ impl Gpu for TestGpu {
         state.reserved.insert(address, bytes);
         Ok(DevicePtr(address))
     }
+    fn address_reserve_at(&self, address: DevicePtr, bytes: u64) -> Result<()> {
+        let mut state = self.state();
+        let end = address.0.saturating_add(bytes);
+        let overlaps = |(at, held): (&u64, &u64)| *at < end && address.0 < at + held;
+        if state.reserved.iter().any(overlaps) {
+            return Err(missing("free addresses"));
+        }
+        state.reserved.insert(address.0, bytes);
+        Ok(())
+    }
     fn address_free(&self, address: DevicePtr, _: u64) -> Result<()> {
         let gone = self.state().reserved.remove(&address.0);
         gone.map(drop).ok_or(missing("not reserved"))

@@ -30,6 +30,9 @@ const LOOKS: u32 = 16;
 /// Glances at the clock between two offers of the processor to others.
 const GLANCES: u32 = 4;
 
+/// Where processors are many, an offer is made this seldom: it takes a part of a microsecond, in which what is waited for
+/// is not seen.
+const OFFER_EVERY_NS: u128 = 20_000;
 /// An offer that takes longer was taken by strangers.
 const LONG_OFFER_NS: u128 = 150_000;
 /// Waits without a look after such an offer: this many at first, then twice as many, up to the most.
@@ -94,6 +97,11 @@ impl Patience {
             return Err(began);
         }
         let budget = u128::from(self.budget_ns.load(Relaxed));
+        let between_ns = match processors() >= MANY_PROCESSORS {
+            true => OFFER_EVERY_NS,
+            false => 0,
+        };
+        let mut next_offer_ns = between_ns;
         for glance in 1_u32.. {
             for _ in 0..LOOKS {
                 if ready() {
@@ -101,10 +109,12 @@ impl Patience {
                 }
                 std::hint::spin_loop();
             }
-            if began.elapsed().as_nanos() >= budget {
+            let passed_ns = began.elapsed().as_nanos();
+            if passed_ns >= budget {
                 break;
             }
-            if glance.is_multiple_of(GLANCES) {
+            if glance.is_multiple_of(GLANCES) && passed_ns >= next_offer_ns {
+                next_offer_ns = passed_ns + between_ns;
                 let offered = Instant::now();
                 std::thread::yield_now();
                 self.note_offer(offered.elapsed().as_nanos());

@@ -249,7 +249,7 @@ impl RingReader {
         if header.slot != NO_SLOT && header.slot as usize >= SLOTS {
             return Err(Violation::Slot(header.slot));
         }
-        body.clear();
+        // All of it is overwritten.
         body.resize(length - HEADER_BYTES, 0);
         read_wrapping(area, self.head.wrapping_add(HEADER_BYTES as u64), body);
         self.head = self.head.wrapping_add(padded(length));

@@ -4,7 +4,7 @@ use mica_cuda_abi::FunctionAttribute;
 use mica_gpu::{DevicePtr, ModuleOptions};
 use mica_vgpu::{GraphOp, OwnedLaunch, RawAttribute, VgpuError};
 use mica_wire::session as wire;
-use mica_wire::session::{Data, Field, Reader, Request, Signed, TensorMapShape, Violation};
+use mica_wire::session::{Data, Done, Field, Reader, Request, Signed, TensorMapShape, Violation};
 
 use super::{Dispatcher, Failure, IntoNode, done, handlers, number};
 use crate::convert;
@@ -72,16 +72,24 @@ handlers! { dispatcher, session, tail;
         let stream = call.stream;
         done(session.launch_with(stream, &owned(call, tail)?)?)
     };
-    Launch(call) => done(session.launch(
-        call.stream,
-        call.module,
-        call.kernel,
-        call.grid,
-        call.block,
-        call.dynamic_shared,
-        call.cooperative,
-        tail,
-    )?);
+    Launch(call) => dispatcher.launch(call, tail);
+}
+
+impl Dispatcher {
+    /// Launches a kernel; `params` is its packed parameter block.
+    #[inline]
+    pub(crate) fn launch(&self, call: wire::Launch, params: &[u8]) -> Result<Done, Failure> {
+        done(self.session.launch(
+            call.stream,
+            call.module,
+            call.kernel,
+            call.grid,
+            call.block,
+            call.dynamic_shared,
+            call.cooperative,
+            params,
+        )?)
+    }
 }
 
 impl IntoNode for wire::Launch {

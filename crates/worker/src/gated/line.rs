@@ -102,6 +102,12 @@ impl LineState {
 }
 
 impl Line {
+    /// Whether calls wait in line. If not, none will before the one who asks, which reads the ring, says so.
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.held.load(Acquire)
+    }
+
     /// Places a call.
     pub(super) fn place(
         &self,

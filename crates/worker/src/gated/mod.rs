@@ -72,6 +72,16 @@ impl Gated {
         self.line.place(header, call, tail, target, &asks)
     }
 
+    /// Whether a launch on a stream of a context may go at once; if so it is counted. As [`Gated::place`] decides.
+    #[inline]
+    pub(crate) fn launch_goes(&self, dispatcher: &Dispatcher, stream: u64, context: u64) -> bool {
+        let target = Target {
+            stream: self.key(stream),
+            context: self.key(context),
+        };
+        !self.line.is_held() && !dispatcher.callbacks.any() && self.submitter.go_now(target)
+    }
+
     /// Waits until a held call may go; false if the session is over.
     pub(crate) fn wait_turn(&self, held: &Held, over: &dyn Fn() -> bool) -> bool {
         match held.target {

@@ -3,7 +3,7 @@
 use mica_cuda_abi::CuResult;
 use mica_gpu::profile::Activity;
 use mica_vgpu::VgpuError;
-use mica_wire::session::{Call, Effect, Late, Order, RecordHeader, Violation};
+use mica_wire::session::{Call, Effect, Late, Launch, Order, RecordHeader, Request, Violation};
 
 use super::threads::SessionThreads;
 use crate::dispatch::Failure;
@@ -86,6 +86,13 @@ impl SessionThreads {
                 self.refuse(slot, (code, message));
             }
         }
+    }
+
+    /// Keeps the error of a launch for the program.
+    pub(super) fn note_refused_launch(&self, context: u64, error: &VgpuError) {
+        let message = sentence(Launch::NAME, error);
+        tracing::debug!(name = Launch::NAME, message, "a posted call failed");
+        self.keep_late(context, error.code(), message);
     }
 
     fn refuse(&self, slot: u16, (code, message): Refusal) {

@@ -16,6 +16,7 @@
 
 mod execute;
 mod held;
+mod launch_path;
 mod ring_reader;
 mod threads;
 

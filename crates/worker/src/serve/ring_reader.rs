@@ -7,6 +7,7 @@ use mica_wire::session::server::{RingServer, SessionPort};
 use mica_wire::session::transport::ServerTransport;
 use mica_wire::session::{Call, Class, Field, RecordHeader, Truth, Violation};
 
+use super::launch_path::LaunchPath;
 use super::threads::SessionThreads;
 use crate::gated::{Held, Placed};
 
@@ -33,20 +34,26 @@ impl SessionThreads {
     ) -> Result<Turn, Violation> {
         let port = &self.dispatcher.port;
         let gpu = self.dispatcher.session.gpu();
+        let mut launches = LaunchPath::default();
         port.attend();
         while !self.is_over() {
             let Some(header) = ring.next(body)? else {
+                launches = LaunchPath::default();
                 self.dispatcher.settle();
                 match port.look_for_call() {
                     None => continue,
                     Some(since) => return Ok(leave_idle(port, ring, since)),
                 }
             };
+            let position = ring.position();
+            if self.launched(&mut launches, header, body, position)? {
+                continue;
+            }
+            launches = LaunchPath::default();
             let (call, tail) = checked(header, body)?;
             if call.settles() {
                 gpu.settle();
             }
-            let position = ring.position();
             let back = match self.place(header, call, tail) {
                 Placed::Now(call) if call.class() != Class::Waiting => {
                     self.carry_out_here(header, call, tail, position)?;

@@ -230,6 +230,40 @@ fn a_suspension_that_frees_the_card_ends_with_everything_as_it_was() {
 }
 
 #[test]
+fn what_begins_in_a_virtual_gpu_that_was_taken_off_stays_off_until_it_is_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_daemon, control) = start(dir.path());
+    let created = control.create(&swappable("a")).unwrap();
+    // As right after the start of a program, whose worker is still to come.
+    control.suspend_and_free("a").unwrap();
+    let environment = environment(&created);
+    std::thread::scope(|scope| {
+        let begin = scope.spawn(|| Program::begin(&environment, 1));
+        eventually("a worker that was told to leave", || {
+            let residency = residency(&control, "a");
+            residency.state == ResidencyState::Away && residency.exchanges_total > 0
+        });
+        let here = residency(&control, "a");
+        assert_eq!((here.away_bytes, here.to_move_bytes), (0, 0), "{here:?}");
+        assert!(
+            !begin.is_finished(),
+            "a program went on while it was suspended"
+        );
+        control.resume("a").unwrap();
+        let mut program = begin.join().unwrap().unwrap();
+        program.work().unwrap();
+        program.check_all().unwrap();
+    });
+    eventually("memory that is back", || {
+        residency(&control, "a").state == ResidencyState::Resident
+    });
+    let events = control.past_events().unwrap();
+    let began = events.iter().find(|event| event.kind == "swap_began");
+    let text = &began.expect("an event").message;
+    assert!(text.contains("a is to leave gpu 0"), "{text}");
+}
+
+#[test]
 fn what_cannot_be_is_refused_before_it_begins() {
     let dir = tempfile::tempdir().unwrap();
     let (_daemon, control) = start(dir.path());

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use mica_cuda_abi::{CuResult, Handle};
 
 use super::{GLOBAL, MODE, RELAXED, begin, finish, forbid_question, is_joined, union};
+use crate::isolated::check::objects::{self, ObjectKind};
 use crate::isolated::graphs::{Graph, Node};
 use crate::isolated::state::state;
 use crate::isolated::streams::{Stream, resolve};
@@ -133,7 +134,9 @@ driver! {
                 false => CuResult::StreamCaptureUnjoined.into(),
             });
         }
-        put(out, capture.graph.handle())
+        let graph = capture.graph.handle();
+        objects::made(ObjectKind::Graph, graph as u64, 0, 0);
+        put(out, graph)
     }
 
     fn is_capturing<const PT>(stream: Handle, out: *mut u32) {

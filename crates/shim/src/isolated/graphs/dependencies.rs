@@ -6,6 +6,7 @@ use mica_cuda_abi::{GraphMemAttribute, Handle};
 
 use super::memory::BYTES;
 use super::{Graph, Node, graph_of, node_of};
+use crate::isolated::check::objects::{self, ObjectKind};
 use crate::isolated::state::state;
 use crate::isolated::support::{Answer, driver, entries, get, invalid, lock, put};
 
@@ -105,18 +106,23 @@ driver! {
         if flags != 0 || out.is_null() {
             return invalid();
         }
-        put(out, Graph::new(state).handle())
+        let graph = Graph::new(state).handle();
+        objects::made(ObjectKind::Graph, graph as u64, 0, 0);
+        put(out, graph)
     }
 
     fn graph_destroy(graph: Handle) {
         state()?;
         graph_of(graph)?.end();
+        objects::gone(ObjectKind::Graph, graph as u64);
         Ok(())
     }
 
     fn graph_clone(out: *mut Handle, graph: Handle) {
         let state = state()?;
-        put(out, graph_of(graph)?.copy(state)?.handle())
+        let copy = graph_of(graph)?.copy(state)?.handle();
+        objects::made(ObjectKind::Graph, copy as u64, 0, 0);
+        put(out, copy)
     }
 
     fn find_in_clone(out: *mut Handle, node: Handle, clone: Handle) {

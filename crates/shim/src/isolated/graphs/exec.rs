@@ -14,6 +14,7 @@ use super::memory;
 use super::operations::{Kept, Op};
 use super::{Graph, Held, Node};
 use crate::isolated::capture;
+use crate::isolated::check::objects::{self, ObjectKind};
 use crate::isolated::context::{Context, current};
 use crate::isolated::handles::{Kind, Object};
 use crate::isolated::modules::managed_variables;
@@ -114,7 +115,9 @@ fn instantiate(graph: Handle, flags: u64) -> Answer<Handle> {
         id: state.number(),
         launched: AtomicBool::new(false),
     });
-    Ok(exec.handle())
+    let handle = exec.handle();
+    objects::made(ObjectKind::GraphExec, handle as u64, 0, exec.epoch);
+    Ok(handle)
 }
 
 pub(crate) unsafe fn exec_of(handle: Handle) -> Answer<(&'static State, &'static Exec)> {
@@ -215,6 +218,7 @@ driver! {
             return invalid();
         };
         exec.retire();
+        objects::gone(ObjectKind::GraphExec, exec.handle() as u64);
         let mut inner = lock(&exec.inner);
         let (kept, held) = (std::mem::take(&mut inner.kept), std::mem::take(&mut inner.held));
         inner.flat = Vec::new();

@@ -10,6 +10,7 @@ use mica_wire::session::{
     TextureShape,
 };
 
+use crate::isolated::check::objects::{self, ObjectKind};
 use crate::isolated::context::{Context, current};
 use crate::isolated::handles::{Kind, Object};
 use crate::isolated::state::state;
@@ -75,7 +76,14 @@ fn create(shape: Array3dDescriptor) -> Answer<Handle> {
         context,
         epoch: context.epoch(),
     });
-    Ok(array.handle())
+    let handle = array.handle();
+    objects::made(
+        ObjectKind::Array,
+        handle as u64,
+        array.shape.bytes(),
+        array.epoch,
+    );
+    Ok(handle)
 }
 
 /// `CUDA_RESOURCE_DESC`.
@@ -142,6 +150,7 @@ fn destroy_object(handle: u64) -> Answer {
     {
         return invalid();
     }
+    objects::gone(ObjectKind::Texture, handle);
     let request = TextureDestroy {
         context: context.wire(),
         handle,
@@ -168,6 +177,7 @@ driver! {
         let state = state()?;
         let array = array_of(array)?;
         array.retire();
+        objects::gone(ObjectKind::Array, array.handle() as u64);
         if array.context.epoch() != array.epoch {
             return Err(CuResult::ContextIsDestroyed.into());
         }
@@ -227,6 +237,7 @@ driver! {
         };
         let handle = context.checked(state.client.call(&request))?.value;
         lock(&MADE).get_or_insert_default().insert(handle, (resource, Some(texture)));
+        objects::made(ObjectKind::Texture, handle, 0, context.epoch());
         put(out, handle)
     }
 
@@ -244,6 +255,7 @@ driver! {
         let request = SurfaceCreate { context: context.wire(), array };
         let handle = context.checked(state.client.call(&request))?.value;
         lock(&MADE).get_or_insert_default().insert(handle, (resource, None));
+        objects::made(ObjectKind::Texture, handle, 0, context.epoch());
         put(out, handle)
     }
 

@@ -64,6 +64,8 @@ pub(crate) struct Allocation {
     pub(crate) flags: u32,
     /// Pool it came from.
     pub(crate) pool: u64,
+    /// Milliseconds after the program's first call; 0 where nobody asks.
+    pub(crate) made_ms: u64,
     /// Holds the mapping.
     pub(crate) shared: Option<SharedHostMemory>,
 }
@@ -87,6 +89,7 @@ impl Allocation {
             id,
             flags: 0,
             pool: 0,
+            made_ms: crate::isolated::check::made_ms(),
             shared: None,
         }
     }
@@ -207,6 +210,7 @@ impl MemoryMap {
             let left: Vec<_> = all.filter(|found| !stays(found)).collect();
             crate::isolated::check::tell_leaks(&left);
         }
+        crate::isolated::check::objects::context_over(epoch, crate::isolated::state::exiting());
         write(&self.by_device).retain(|_, found| stays(found));
         write(&self.by_host).retain(|_, found| stays(found));
     }

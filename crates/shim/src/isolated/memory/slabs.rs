@@ -34,7 +34,7 @@ fn with<T>(epoch: u64, run: impl FnOnce(&mut PoolMemory) -> T) -> T {
 
 /// Whether a request of so many bytes is served here.
 pub(crate) fn serves(state: &State, bytes: u64) -> bool {
-    bytes <= MOST_BYTES && state.client.snapshot().has_driver
+    bytes <= MOST_BYTES && state.client.snapshot().has_driver && !mica_limits::guarded()
 }
 
 /// Whether an allocation is a piece.

@@ -12,6 +12,7 @@ use mica_wire::session::KernelLayout;
 use super::link;
 use super::variables::{managed_of, variable_of};
 use super::{Function, Library, Module, copy_image, new_library};
+use crate::isolated::check::objects::{self, ObjectKind};
 use crate::isolated::context::{Context, any_context, current};
 use crate::isolated::state::{State, state};
 use crate::isolated::support::{
@@ -58,6 +59,14 @@ fn load_copied(state: &State, context: &'static Context, image: Arc<[u8]>) -> An
 fn read_file(path: &str) -> Answer<Arc<[u8]>> {
     let bytes = std::fs::read(path).map_err(|_| Code(CuResult::FileNotFound as u32))?;
     Ok(bytes.into())
+}
+
+/// Notes a module that the program itself has to unload. The runtime loads its own by other ways, as libraries or through its
+/// private tables, and unloads them when it likes.
+fn told(module: Handle) -> Answer<Handle> {
+    let (_, context) = current()?;
+    objects::made(ObjectKind::Module, module as u64, 0, context.epoch());
+    Ok(module)
 }
 
 driver! {
@@ -149,6 +158,7 @@ driver! {
         let (state, context) = current()?;
         let function = function_of(kernel)?;
         function.resolve(state, context)?;
+        function.load_early(state);
         put(out, function.handle())
     }
 
@@ -230,14 +240,14 @@ driver! {
     fn module_load(out: *mut Handle, path: *const c_char) {
         let (state, context) = current()?;
         let image = read_file(&string(path)?)?;
-        put(out, load_copied(state, context, image)?)
+        put(out, told(load_copied(state, context, image)?)?)
     }
 
     fn module_load_data(out: *mut Handle, image: *const c_void) {
         if out.is_null() {
             return invalid();
         }
-        put(out, load_module(image)?)
+        put(out, told(load_module(image)?)?)
     }
 
     fn module_load_data_ex(out: *mut Handle, image: *const c_void, count: u32, options: *const u32, values: *const *mut c_void) {
@@ -246,7 +256,7 @@ driver! {
         }
         let loaded = load_module(image);
         link::answer_options(count, options, values, loaded.is_err());
-        put(out, loaded?)
+        put(out, told(loaded?)?)
     }
 
     fn module_unload(module: Handle) {
@@ -254,6 +264,7 @@ driver! {
         if !module.is_owned {
             return bad_handle();
         }
+        objects::gone(ObjectKind::Module, module.handle() as u64);
         module.library.unload(state)
     }
 
@@ -262,7 +273,9 @@ driver! {
         let (state, module) = module_of(module)?;
         room_for(out)?;
         let name = string(name)?;
-        put(out, module.library.function(state, module.context, &name)?.handle())
+        let function = module.library.function(state, module.context, &name)?;
+        function.load_early(state);
+        put(out, function.handle())
     }
 
     fn module_function_count(out: *mut u32, module: Handle) {

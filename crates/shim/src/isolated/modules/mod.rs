@@ -366,6 +366,13 @@ impl Function {
         }
     }
 
+    /// Has a driver load the kernel, as it does where a program takes a kernel's handle from a module. At the first launch
+    /// it would be too late: to load it waits for kernels that run, and those may wait for what the program does next.
+    pub(crate) fn load_early(&'static self, state: &State) {
+        // A kernel that cannot be loaded is refused when it is launched.
+        let _ = self.complete_layout(state);
+    }
+
     #[cold]
     fn ask_layout(&'static self, state: &State) -> Answer<&'static KernelLayout> {
         let (_, context) = crate::isolated::context::any_context()?;

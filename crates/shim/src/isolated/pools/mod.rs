@@ -16,6 +16,7 @@ use mica_cuda_abi::{CuResult, Handle, MemAllocationProp, MemLocation, PoolAttrib
 use mica_wire::session::{MemoryAlloc, MemoryAllocAsync, MemoryFree, MemoryFreeAsync};
 
 use crate::isolated::capture;
+use crate::isolated::check::objects::{self, ObjectKind};
 use crate::isolated::context::{Context, check_device};
 use crate::isolated::graphs::operations::Op;
 use crate::isolated::handles::{Kind, Object};
@@ -442,7 +443,9 @@ driver! {
             return not_supported("a memory pool that is shared by anything but file descriptors, or not on the device");
         }
         check_device(props.location.id)?;
-        put(out, new_pool(PoolState { handle_types: props.handle_types, ..PoolState::default() }).handle())
+        let pool = new_pool(PoolState { handle_types: props.handle_types, ..PoolState::default() }).handle();
+        objects::made(ObjectKind::Pool, pool as u64, 0, 0);
+        put(out, pool)
     }
 
     fn pool_destroy(pool: Handle) {
@@ -452,6 +455,7 @@ driver! {
         }
         let _ = CURRENT.compare_exchange(std::ptr::from_ref(pool).cast_mut(), DEFAULT.load(Acquire), Release, Relaxed);
         pool.retire();
+        objects::gone(ObjectKind::Pool, pool.handle() as u64);
         pool.trim(state()?, 0);
         Ok(())
     }

@@ -8,6 +8,7 @@ use mica_wire::session::{StreamDestroy, StreamQuery, StreamWaitEvent, StreamWait
 use super::events::Event;
 use super::{POOL, Stream, create, resolve};
 use crate::isolated::capture;
+use crate::isolated::check::objects::{self, ObjectKind};
 use crate::isolated::context::Context;
 use crate::isolated::graphs::operations::Op;
 use crate::isolated::memory::AllocationKind;
@@ -30,19 +31,29 @@ const HINTS: [u32; 4] = [
 const WAIT_CONDITIONS: u32 = 3;
 const WAIT_FLUSH: u32 = 1 << 30;
 
+/// Notes a stream that the program has to destroy.
+fn told(handle: Handle) -> Handle {
+    // SAFETY: a handle that was just made.
+    let stream = unsafe { Stream::find(handle) };
+    if let Some(Ok(context)) = stream.map(|stream| stream.context()) {
+        objects::made(ObjectKind::Stream, handle as u64, 0, context.epoch());
+    }
+    handle
+}
+
 driver! {
     fn stream_create(out: *mut Handle, flags: u32) {
         if out.is_null() {
             return invalid();
         }
-        put(out, create(flags, 0)?)
+        put(out, told(create(flags, 0)?))
     }
 
     fn stream_create_with_priority(out: *mut Handle, flags: u32, priority: i32) {
         if out.is_null() {
             return invalid();
         }
-        put(out, create(flags, priority)?)
+        put(out, told(create(flags, priority)?))
     }
 
     fn stream_destroy(handle: Handle) {
@@ -56,6 +67,7 @@ driver! {
         if !POOL.give(stream) {
             return bad_handle();
         }
+        objects::gone(ObjectKind::Stream, handle as u64);
         let context = alive?;
         context.checked(state.client.post(&StreamDestroy { stream: wire }, &[]))
     }

@@ -13,6 +13,7 @@ use mica_wire::session::{
 
 use super::{Stream, resolve};
 use crate::isolated::capture::{self, Captured};
+use crate::isolated::check::objects::{self, ObjectKind};
 use crate::isolated::context::{Context, current};
 use crate::isolated::graphs::operations::Op;
 use crate::isolated::handles::{Kind, Object, Pool};
@@ -179,7 +180,9 @@ driver! {
             _ => state.client.call(&EventCreateShared { context: context.wire() }),
         };
         let wire = context.checked(made)?.value;
-        put(out, new_event(context, wire, flags).handle())
+        let event = new_event(context, wire, flags).handle();
+        objects::made(ObjectKind::Event, event as u64, 0, context.epoch());
+        put(out, event)
     }
 
     fn event_destroy(handle: Handle) {
@@ -191,6 +194,7 @@ driver! {
         if !POOL.give(event) {
             return bad_handle();
         }
+        objects::gone(ObjectKind::Event, handle as u64);
         alive?.checked(state.client.post(&EventDestroy { event: wire }, &[]))
     }
 

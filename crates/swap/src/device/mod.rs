@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use mica_gpu::{Gpu, Result, SessionBudget};
+use mica_cuda_abi::CuResult;
+use mica_gpu::{Gpu, Launch, Result, SessionBudget, StreamId};
 use mica_memory::Figures;
 
 use crate::alloc::Maker;
@@ -13,6 +14,7 @@ use crate::books::{Books, Sums};
 use crate::contexts::Contexts;
 use crate::door::Door;
 use crate::growth::Growth;
+use crate::guard::{Tell, kernel_name};
 use crate::moving::{Mover, Step};
 
 /// A device whose memory can leave; made by [`crate::Swapper::wrap`].
@@ -24,6 +26,8 @@ pub struct SwapGpu {
     /// Held by whoever begins or ends copies of frames. Taken before the books.
     moves: Mutex<()>,
     pub(crate) arena: Arena,
+    /// Who is told what a kernel touched, where allocations are guarded.
+    pub(crate) guard: Option<Tell>,
     pub(crate) contexts: Contexts,
     pub(crate) budget: OnceLock<Arc<SessionBudget>>,
     /// Allocations so far, and how many there were when somebody looked last.
@@ -42,8 +46,14 @@ impl std::fmt::Debug for SwapGpu {
 }
 
 impl SwapGpu {
-    pub(crate) fn new(inner: Arc<dyn Gpu>, door: Arc<Door>, growth: Arc<Growth>) -> Self {
-        let standing = inner.has_driver();
+    /// `standing`: host memory is pinned ahead, as a driver likes it.
+    pub(crate) fn new(
+        inner: Arc<dyn Gpu>,
+        door: Arc<Door>,
+        growth: Arc<Growth>,
+        standing: bool,
+        guard: Option<Tell>,
+    ) -> Self {
         Self {
             inner,
             door,
@@ -51,6 +61,7 @@ impl SwapGpu {
             books: Mutex::default(),
             moves: Mutex::default(),
             arena: Arena::new(standing),
+            guard,
             contexts: Contexts::default(),
             budget: OnceLock::new(),
             allocations: AtomicU64::new(0),
@@ -68,6 +79,7 @@ impl SwapGpu {
             gpu: &*self.inner,
             arena: &self.arena,
             budget: self.budget.get(),
+            guarded: self.guard.is_some(),
         }
     }
 
@@ -96,7 +108,7 @@ impl SwapGpu {
     /// Has host memory stand ready for all that can leave, and for so many bytes more. Devices that copy with the processor
     /// need none.
     pub(crate) fn grow_arena(&self, ahead_bytes: u64) -> Result<()> {
-        if !self.inner.has_driver() {
+        if !self.arena.is_standing() {
             return Ok(());
         }
         let sums = self.sums();
@@ -105,9 +117,11 @@ impl SwapGpu {
             .grow_to(&*self.inner, self.contexts.any(), wanted)
     }
 
-    /// Whether whoever makes host memory ready may pause.
+    /// Whether memory moves, so that whoever makes host memory ready waits until it does not.
     pub(crate) fn set_hurry(&self, hurry: bool) {
-        self.arena.set_hurry(hurry);
+        if self.arena.set_hurry(hurry) && !hurry {
+            self.note_growth();
+        }
     }
 
     /// Gives back the chunks of its pool that have no pieces, and host memory beyond what can leave and so many bytes more.
@@ -132,7 +146,7 @@ impl SwapGpu {
 
     /// Says that there is more to save than before.
     pub(crate) fn note_growth(&self) {
-        if self.inner.has_driver() {
+        if self.arena.is_standing() {
             self.growth.note();
         }
     }
@@ -168,6 +182,27 @@ impl SwapGpu {
         self.mover().back(&mut self.books(), room)
     }
 
+    /// Starts a kernel. Where allocations are guarded its end is waited for, and a fault is told with what it touched.
+    pub(crate) fn guarded(
+        &self,
+        stream: StreamId,
+        launch: &Launch<'_>,
+        start: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let Some(tell) = &self.guard else {
+            return start();
+        };
+        let kernel = kernel_name(&*self.inner, launch);
+        start()?;
+        if let Err(error) = self.inner.stream_synchronize(stream)
+            && error.code == CuResult::IllegalAddress
+        {
+            tell(&self.books().blame(&kernel, launch.params, &error));
+        }
+        // The stream's error is told to whoever waits for it, as without a guard.
+        Ok(())
+    }
+
     fn moves(&self) -> MutexGuard<'_, ()> {
         self.moves.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -199,5 +234,13 @@ impl Drop for SwapGpu {
             }
             let _ = books.release(&*self.inner, &self.arena, number);
         }
+        for old in books.freed.drain() {
+            let _ = self
+                .inner
+                .address_free(mica_gpu::DevicePtr(old.base), old.reserved);
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,9 @@
-//! The program's part of `mica check`: the file of records, who allocated what, and what was never freed.
+//! The program's part of `mica check` and `--leaks`: the file of records, who made what, and what was never freed.
 //!
 //! Owns the file that `MICA_CHECK_REPORT` names, to which the worker's records are passed on as they are. Each
 //! record is one line of JSON; `mica check` reads them.
+
+pub(crate) mod objects;
 
 use std::ffi::CStr;
 use std::fmt::Write as _;
@@ -10,6 +12,7 @@ use std::io::Write as _;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use super::memory::{Allocation, AllocationKind};
 
@@ -69,11 +72,46 @@ pub(crate) fn faulted() {
     FAULTED.store(true, Relaxed);
 }
 
-/// Whether the program is to say what it has not freed.
-fn are_leaks_wanted() -> bool {
+/// Whether a tool is asked for.
+fn is_wanted(tool: &str) -> bool {
+    if !is_on() {
+        return false;
+    }
     let wanted = mica_limits::variable(TOOLS).unwrap_or_default();
     let wanted = wanted.to_string_lossy().into_owned();
-    is_on() && wanted.split(',').any(|tool| tool == "leakcheck")
+    wanted.split(',').any(|one| one == tool)
+}
+
+/// Whether the program is to say what memory it has not freed.
+fn are_leaks_wanted() -> bool {
+    is_wanted("leakcheck")
+}
+
+/// Whether a fault keeps the program from freeing anything.
+fn faulted_already() -> bool {
+    FAULTED.load(Relaxed)
+}
+
+/// Milliseconds since the program's first call.
+fn when() -> u64 {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let passed = FIRST.get_or_init(Instant::now).elapsed().as_millis();
+    u64::try_from(passed).unwrap_or(u64::MAX)
+}
+
+/// When something is made, where leaks are told.
+pub(crate) fn made_ms() -> u64 {
+    match is_on() {
+        true => when(),
+        false => 0,
+    }
+}
+
+/// Begins to count time, if times are told.
+pub(crate) fn begin() {
+    if is_on() {
+        when();
+    }
 }
 
 /// Says that all was said. For the end of the process, after [`tell_leaks`].
@@ -86,7 +124,7 @@ pub(crate) fn ended() {
 
 /// Tells what the program has not freed, unless a fault kept it from that. For the end of the process.
 pub(crate) fn tell_leaks(left: &[Arc<Allocation>]) {
-    if !are_leaks_wanted() || FAULTED.load(Relaxed) {
+    if !are_leaks_wanted() || faulted_already() {
         return;
     }
     for made in left.iter().filter(|made| is_programs(made.kind)) {
@@ -95,12 +133,12 @@ pub(crate) fn tell_leaks(left: &[Arc<Allocation>]) {
             AllocationKind::Managed => "managed memory",
             _ => "device memory",
         };
-        let (address, bytes) = (made.device, made.bytes);
+        let (address, bytes, made_ms) = (made.device, made.bytes, made.made_ms);
         let line = format!(
             "{{\"record\":\"finding\",\"tool\":\"leakcheck\",\"kind\":\"leak\",\"severity\":\"error\",\
              \"message\":\"{bytes} bytes of {what} were never freed\",\"parties\":[],\"count\":1,\
              \"allocation\":{{\"address\":{address},\"bytes\":{bytes},\"state\":\"live\",\
-             \"distance\":0,\"what\":\"{what}\"}}}}\n"
+             \"distance\":0,\"what\":\"{what}\",\"made_ms\":{made_ms}}}}}\n"
         );
         write(line.as_bytes());
     }
