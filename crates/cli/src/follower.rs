@@ -37,7 +37,7 @@ impl Lines {
         }
     }
 
-    /// Hands on each new line, and the pieces of one that is too long.
+    /// Hands on each new line, and the pieces of a line that is too long.
     pub(crate) fn read(&mut self, mut take: impl FnMut(&[u8])) {
         let mut buffer = vec![0; PIECE];
         while let Ok(n @ 1..) = self.file.read_at(&mut buffer, self.at) {

@@ -30,10 +30,12 @@ mod spec;
 mod usage;
 mod vm;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
+use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable_lines;
 
 use crate::args::{Cli, Command};
@@ -95,13 +97,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Region(command) => done(region::run(command)),
         Command::Gpus(args) => done(listing::gpus(args)),
         Command::Stats(args) => done(listing::stats(args)),
-        Command::Top(args) => {
-            let client = match &args.socket {
-                Some(socket) => mica_control::client::ControlClient::new(socket.clone()),
-                None => control::connect()?,
-            };
-            done(mica_views::top::run(&client, args))
-        }
+        Command::Top(args) => done(top(args)),
         Command::Smi(args) => done(mica_views::smi::run(&control::connect()?, args)),
         Command::Why(args) => done(mica_views::why::run(&control::connect()?, args)),
         Command::Report(args) => done(mica_views::accounts::report(&control::connect()?, args)),
@@ -131,12 +127,7 @@ fn dispatch(command: &Command) -> Result<i32> {
             Ok(0)
         }
         Command::Libraries { folder } => done(libraries::write_for_all(folder)),
-        Command::Man { folder } => {
-            std::fs::create_dir_all(folder)
-                .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
-                .with_context(|| format!("man pages cannot be written to {}", folder.display()))?;
-            Ok(0)
-        }
+        Command::Man { folder } => done(write_man_pages(folder)),
         Command::Worker { .. } => done(manage::worker()),
         Command::ShimLoad {
             copy_for_ever,
@@ -157,13 +148,31 @@ fn dispatch(command: &Command) -> Result<i32> {
             done(mica_bench::run_shim_load(task))
         }
         Command::LimitProbe { limit, vgpu } => examine::limit_probe(*limit, vgpu.as_deref()),
-        Command::Load { load } => {
-            let load = serde_json::from_str(load).context("the load is no valid JSON")?;
-            let report = mica_load::run(&load)?;
-            outln!("{}", serde_json::to_string(&report)?);
-            Ok(0)
-        }
+        Command::Load { load } => done(run_load(load)),
     }
+}
+
+fn top(args: &mica_views::args::TopArgs) -> Result<()> {
+    let client = match &args.socket {
+        Some(socket) => ControlClient::new(socket.clone()),
+        None => control::connect()?,
+    };
+    mica_views::top::run(&client, args)
+}
+
+/// Writes the manual pages of all commands into a folder.
+fn write_man_pages(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
+        .with_context(|| format!("man pages cannot be written to {}", folder.display()))
+}
+
+/// Runs a load of the benchmarks, given as JSON, and prints its report.
+fn run_load(load: &str) -> Result<()> {
+    let load = serde_json::from_str(load).context("the load is not valid JSON")?;
+    let report = mica_load::run(&load)?;
+    outln!("{}", serde_json::to_string(&report)?);
+    Ok(())
 }
 
 #[cfg(test)]

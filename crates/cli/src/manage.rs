@@ -141,7 +141,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     Ok(mica_daemon::run(args.config.clone())?)
 }
 
-/// Whoever comes next must not meet the one that ends. A successor may be quick to take its place: that is not waited for.
+/// The next command must not reach the daemon that ends. A successor may start at once: its start is not waited for.
 fn wait_for_end(socket: &Path) {
     let since = Instant::now();
     while UnixStream::connect(socket).is_ok() && since.elapsed() < Duration::from_secs(5) {

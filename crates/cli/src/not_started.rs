@@ -35,7 +35,9 @@ impl NotStarted {
             (ErrorKind::NotFound, _) => (NOT_FOUND, format!("{shown}: no such program")),
             (ErrorKind::PermissionDenied, _) => (
                 NOT_EXECUTABLE,
-                format!("{shown} is not a program that may be run here"),
+                format!(
+                    "{shown} cannot be run: it is not an executable file, or its folder allows no programs"
+                ),
             ),
             // Neither is the program's fault: the process could not be made, or was told to end.
             (ErrorKind::Interrupted, _) | (_, Some(libc::EAGAIN | libc::ENOMEM)) => {

@@ -8,7 +8,7 @@ use mica_control::api::{Created, RegionAccess, RegionHandle, RegionInfo, RegionS
 use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
-use crate::args::{RegionCommand, RegionUse};
+use crate::args::{RegionAttachArgs, RegionCommand, RegionCreateArgs, RegionUse};
 use crate::control::connect;
 use crate::listing::print_json;
 use crate::spec::gpu_index;
@@ -16,24 +16,7 @@ use crate::spec::gpu_index;
 pub(crate) fn run(command: &RegionCommand) -> Result<()> {
     let client = connect()?;
     match command {
-        RegionCommand::Create(args) => {
-            let spec = RegionSpec {
-                name: args.name.clone(),
-                bytes: args
-                    .memory
-                    .bytes()
-                    .context("-m is a number of bytes here, such as 20GiB")?,
-                gpu: (args.gpu.as_deref())
-                    .map(|gpu| gpu_index(gpu, &client))
-                    .transpose()?,
-            };
-            let made = client.create_region(&spec).map_err(explain)?;
-            if args.json {
-                return print_json(&made);
-            }
-            outln!("{}", created_words(&made));
-            Ok(())
-        }
+        RegionCommand::Create(args) => create(args, &client),
         RegionCommand::Ls(args) => {
             let regions = client.regions().map_err(explain)?;
             if args.json {
@@ -42,32 +25,12 @@ pub(crate) fn run(command: &RegionCommand) -> Result<()> {
             out!("{}", list_words(&regions));
             Ok(())
         }
-        RegionCommand::Attach(args) => {
-            let access = match args.write {
-                true => RegionAccess::ReadWrite,
-                false => RegionAccess::Read,
-            };
-            let attached = client.attach_region(&args.region, &args.vgpu, access);
-            let attached = attached.map_err(explain)?;
-            if args.json {
-                return print_json(&attached);
-            }
-            outln!(
-                "programs that are started in {} from now on may {access} the region {} ({})",
-                printable(&args.vgpu),
-                printable(&args.region),
-                variable(&attached.name)
-            );
-            Ok(())
-        }
+        RegionCommand::Attach(args) => allow(args, &client),
         RegionCommand::Detach(args) => {
+            let (vgpu, region) = (printable(&args.vgpu), printable(&args.region));
             let detached = client.detach_region(&args.region, &args.vgpu);
             detached.map_err(explain)?;
-            outln!(
-                "{} has the region {} no more",
-                printable(&args.vgpu),
-                printable(&args.region)
-            );
+            outln!("{vgpu} can no longer open the region {region}");
             Ok(())
         }
         RegionCommand::Rm(args) => {
@@ -76,6 +39,42 @@ pub(crate) fn run(command: &RegionCommand) -> Result<()> {
             Ok(())
         }
     }
+}
+
+fn create(args: &RegionCreateArgs, client: &ControlClient) -> Result<()> {
+    let bytes = args.memory.bytes();
+    let gpu = args.gpu.as_deref().map(|gpu| gpu_index(gpu, client));
+    let spec = RegionSpec {
+        name: args.name.clone(),
+        bytes: bytes.context("-m is a number of bytes here, such as 20GiB")?,
+        gpu: gpu.transpose()?,
+    };
+    let made = client.create_region(&spec).map_err(explain)?;
+    if args.json {
+        return print_json(&made);
+    }
+    outln!("{}", created_words(&made));
+    Ok(())
+}
+
+/// Lets a virtual GPU use a region.
+fn allow(args: &RegionAttachArgs, client: &ControlClient) -> Result<()> {
+    let access = match args.write {
+        true => RegionAccess::ReadWrite,
+        false => RegionAccess::Read,
+    };
+    let attached = client.attach_region(&args.region, &args.vgpu, access);
+    let attached = attached.map_err(explain)?;
+    if args.json {
+        return print_json(&attached);
+    }
+    outln!(
+        "programs that are started in {} from now on may {access} the region {} ({})",
+        printable(&args.vgpu),
+        printable(&args.region),
+        variable(&attached.name)
+    );
+    Ok(())
 }
 
 /// The variable in which a program finds the handle of a region.
@@ -142,7 +141,7 @@ pub(crate) fn fit(spec: &mut VgpuSpec, uses: &[RegionUse], client: &ControlClien
         match regions.iter().find(names) {
             Some(region) => spec.gpu = Some(region.gpu),
             None => bail!(
-                "there is no region named {}: `mica region ls` shows those there are",
+                "there is no region named {}: `mica region ls` lists all regions",
                 printable(&first.name)
             ),
         }

@@ -1,4 +1,4 @@
-//! Signals that `mica run` and `mica exec` pass on to the program, and those that end a look at a virtual GPU.
+//! Signals that `mica run` and `mica exec` pass on to the program, and signals that end `mica profile --vgpu`.
 //!
 //! A terminal's Ctrl-C goes to the whole foreground group, so the program has it already and must not get it twice. The
 //! kernel marks such a signal as its own. One that another process sends to `mica` alone is passed on.

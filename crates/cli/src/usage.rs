@@ -1,11 +1,13 @@
-//! What is said of words that are no command.
+//! Answers to a command line that clap refuses: hints, and the exit code.
 
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use mica_command::output;
 
+use crate::args::Cli;
 use crate::not_started::OWN_FAILURE;
 
 /// Commands that people know from elsewhere, and what Mica has instead.
@@ -118,8 +120,15 @@ fn tip(error: &clap::Error) -> Option<String> {
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand)?;
             let mut known = KNOWN_ELSEWHERE.iter();
-            let (_, tip) = known.find(|(words, _)| words.contains(&word))?;
-            Some((*tip).to_owned())
+            match known.find(|(words, _)| words.contains(&word)) {
+                Some((_, tip)) => Some((*tip).to_owned()),
+                // clap has nothing for two letters that changed places in a short word.
+                None if error.get(ContextKind::SuggestedSubcommand).is_none() => {
+                    let meant = anagram(word)?;
+                    Some(format!("a similar subcommand exists: '{meant}'"))
+                }
+                None => None,
+            }
         }
         ErrorKind::UnknownArgument => {
             let word = context(ContextKind::InvalidArg)?;
@@ -131,11 +140,30 @@ fn tip(error: &clap::Error) -> Option<String> {
     }
 }
 
+/// The command that has the letters of this word in another order.
+fn anagram(word: &str) -> Option<String> {
+    let letters = |word: &str| {
+        let mut letters: Vec<char> = word.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    let wanted = letters(word);
+    let shown = Cli::command();
+    let mut shown = shown.get_subcommands().filter(|c| !c.is_hide_set());
+    let meant = shown.find(|command| letters(command.get_name()) == wanted)?;
+    Some(meant.get_name().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Cli;
-    use clap::CommandFactory;
+
+    #[test]
+    fn letters_that_changed_places_are_recognised() {
+        assert_eq!(anagram("rnu").as_deref(), Some("run"));
+        assert_eq!(anagram("sl").as_deref(), Some("ls"));
+        assert_eq!(anagram("rune"), None);
+    }
 
     #[test]
     fn every_hint_names_commands_that_exist() {

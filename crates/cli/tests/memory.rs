@@ -176,7 +176,7 @@ fn what_does_not_fit_is_refused_with_the_reason() {
     home.create("a", "");
     let refusals = [
         ("region attach none a", "there is no region named none"),
-        ("region create no/name -m 4MiB", "is no name"),
+        ("region create no/name -m 4MiB", "is not a name"),
         ("region create r -m 50%", "number of bytes"),
         ("region create r -m 900TiB --gpu software", "unreserved"),
         ("run --region none -- true", "there is no region named none"),

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use home::Home;
-use mica_limits::{Environment, open_session};
+use mica_limits::{Environment, connect_session};
 use mica_wire::session::client::SessionClient;
 use mica_wire::session::*;
 
@@ -39,8 +39,8 @@ struct Program {
 
 impl Program {
     fn new(environment: &Environment) -> Self {
-        let (_, socket) = open_session(environment).unwrap();
-        let client = SessionClient::connect(socket, "neighbour").unwrap();
+        // The worker of this process's last session may end just now: another one is asked for then.
+        let client = connect_session(environment, "neighbour").unwrap();
         let new = client.call(&ContextCreate { flags: 0 }).unwrap();
         let (context, bytes) = (new.context, MEMORY);
         let module = client.module_load(context, KERNELS, false).unwrap().module;

@@ -137,7 +137,7 @@ fn files_without_gpu_code_say_what_they_are() {
     let dir = tempfile::tempdir().expect("a directory");
     let notes = file(&dir, "notes.txt", "hello\n");
     for (path, why) in [
-        (notes.as_str(), "no fatbin, ELF, archive or PTX"),
+        (notes.as_str(), "not a fatbin, ELF, archive or PTX"),
         ("/bin/true", "ELF file without GPU code"),
         ("/nonexistent", "cannot be read"),
     ] {

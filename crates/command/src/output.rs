@@ -88,7 +88,7 @@ pub fn shows_colours() -> bool {
     std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
-/// Lines of at most so many columns, broken between words; a word that is longer has a line of its own.
+/// Lines of at most `room` columns, broken between words; a longer word has a line of its own.
 pub fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 
 /// What the line shows.
 struct Shown {
-    /// Tells this line from one that was shown before.
+    /// Tells this line from an earlier line.
     number: u64,
     what: String,
     since: Instant,
@@ -73,7 +73,7 @@ impl Drop for Progress {
     }
 }
 
-/// Writes a line anew; false if it is shown no more.
+/// Writes a line anew; false if the line is not shown any more.
 fn write_again(number: u64) -> bool {
     let mut shown = shown();
     let Some(line) = shown.as_mut().filter(|line| line.number == number) else {

@@ -36,7 +36,7 @@ impl Table {
         self.rows.push(safe.collect());
     }
 
-    /// Whether there is no row but the titles.
+    /// Whether the table has only its titles.
     pub fn is_empty(&self) -> bool {
         self.rows.len() == 1
     }
@@ -82,7 +82,7 @@ impl Table {
     }
 }
 
-/// Colours for words that matter, plain when the output is no terminal or `NO_COLOR` is set.
+/// Colours for words that matter; plain if the output is not a terminal or `NO_COLOR` is set.
 #[derive(Clone, Copy)]
 pub struct Paint {
     on: bool,

@@ -1,6 +1,6 @@
 //! The control API as its users see it: types, client, where a daemon is and how one is started.
 //!
-//! Commands, libraries and the daemon share this crate, so that whoever only asks a daemon links no server.
+//! Commands, libraries and the daemon share this crate, so that a program that only asks a daemon links no server.
 //! The daemon itself (registry, ledger, the HTTP server) is `mica-daemon`.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used)]

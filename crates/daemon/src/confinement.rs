@@ -77,7 +77,7 @@ const VITAL: [Layer; 4] = [
 ];
 
 impl Confinement {
-    /// Notes what a worker tells: the layers in force, and one that is not or, at the end, none.
+    /// Notes a worker's report: the layers in force and one missing layer. The last report names no missing layer.
     pub(crate) fn note(&mut self, applied: u64, missing: u64, why: String) {
         if self.complete {
             return;

@@ -113,7 +113,7 @@ impl Devices for NoDevices {
     }
 }
 
-/// The software GPU, if it is offered beside so many others.
+/// The software GPU, if it is offered beside this number of other GPUs.
 pub(crate) fn software(section: &SoftwareSection, others: usize) -> Option<DeviceFacts> {
     let offered = match section.offer {
         Offer::Auto => others == 0,

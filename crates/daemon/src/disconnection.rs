@@ -1,4 +1,4 @@
-//! The end of a connection: what is given back, and what is told of it.
+//! The end of a connection: what is given back, and which events are logged.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,7 +25,7 @@ impl Daemon {
     }
 
     fn worker_gone(&self, id: u64, client: &mut Client) {
-        // What it did not serve cannot be served any more.
+        // Sessions that the worker has not taken cannot be served any more.
         if let Some(process) = client.process.take() {
             process.kill();
             let registry = self.registry();
@@ -37,7 +37,7 @@ impl Daemon {
         let is_alive = {
             let mut registry = self.registry();
             let Ok(vgpu) = registry.vgpu_mut(&client.vgpu) else {
-                // It was ended with its virtual GPU, which is no news.
+                // It was ended with its virtual GPU, whose removal is an event already.
                 return;
             };
             if vgpu.is_spare(id) {
@@ -50,6 +50,10 @@ impl Daemon {
             let program = vgpu.programs.iter().find(served);
             program.is_some_and(Watched::alive)
         };
+        // A worker of the doctor's process is not the tenant's.
+        if client.is_probe {
+            return;
+        }
         let (name, worker) = (&client.vgpu, client.pid);
         let pid = client.serves.map(|(pid, _)| pid);
         let program = pid.map_or("a program".into(), |pid| format!("process {pid}"));
@@ -59,7 +63,6 @@ impl Daemon {
                 "worker_ended",
                 format!("worker {worker} of {name} ended: the GPU work of {program} is lost"),
             ),
-            false if client.is_probe => return,
             false => (
                 Severity::Info,
                 "process_left",

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 /// Events of one kind and virtual GPU that are kept at once.
 const BURST: f64 = 256.0;
-/// And so many each second afterwards.
+/// Events each second after the burst.
 const PER_SECOND: f64 = 4.0;
-/// Allowances remembered before those that are full again are forgotten.
+/// Allowances that are kept before full ones are dropped.
 const MOST_ALLOWANCES: usize = 1024;
 
 #[derive(Debug)]

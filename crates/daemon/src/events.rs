@@ -1,4 +1,4 @@
-//! What happened, remembered for a while and sent to whoever listens.
+//! The event log: kept for a while, and sent to every listener.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -49,7 +49,7 @@ impl EventLog {
         let _ = self.tell(severity, kind, vgpu, pid, message);
     }
 
-    /// The same; returns the event that was added.
+    /// As `add`; returns the event.
     pub(crate) fn tell(
         &self,
         severity: Severity,

@@ -301,7 +301,7 @@ impl Drop for Target {
     }
 }
 
-/// Sends with nothing, a page, a file that is no page, or both.
+/// Sends with no descriptor, a page, a file that is not a page, or both.
 fn send_with(socket: &HostSocket, frame: &Frame, what: u8) -> bool {
     let page = SharedPage::create().ok();
     let file: Option<OwnedFd> = std::fs::File::open("/dev/null").ok().map(OwnedFd::from);

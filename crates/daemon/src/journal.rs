@@ -29,7 +29,7 @@ pub(crate) struct Entry {
     pub(crate) role: u32,
     /// Start time of the process, which tells it from a later one with the same number.
     pub(crate) start: u64,
-    /// Of its virtual GPU.
+    /// Token of its virtual GPU.
     pub(crate) token: [u8; 16],
     pub(crate) granted_bytes: u64,
     /// The user that the process acts for; `None` in a file of a Mica that did not write it.

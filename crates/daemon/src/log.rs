@@ -38,7 +38,7 @@ pub(crate) fn cut_own(path: &Path) {
     }
 }
 
-/// Moves what the log holds to a second file, over what was there, if it is longer than so much.
+/// Moves the log to a second file, which is overwritten, if the log is longer than its bound.
 fn cut(path: &Path, file: &File, most_bytes: u64) -> std::io::Result<()> {
     if file.metadata()?.len() <= most_bytes {
         return Ok(());

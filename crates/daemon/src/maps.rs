@@ -13,7 +13,7 @@ pub(crate) type Told = (Vec<Piece>, MemorySums);
 pub(crate) type Maps = OpenRequests<Vec<Piece>, Told>;
 
 impl Maps {
-    /// Takes one piece of a client's map; one that nobody waits for, or one too many, is dropped.
+    /// Takes one piece of a client's map. A piece that no request waits for, and a piece beyond the bound, is dropped.
     pub(crate) fn piece(&self, client: u64, request: u64, piece: Piece) {
         self.take_part(client, request, |pieces| {
             if pieces.len() < MAP_PIECES {

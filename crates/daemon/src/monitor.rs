@@ -68,8 +68,8 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     }
 }
 
-/// Changes when a process has done something that makes the driver take memory unseen, such as
-/// loading a module: the next look is not put off then.
+/// A sum that changes when any process has done something for which the driver takes memory that Mica does not see,
+/// such as loading a module. The memory is then looked at before the next second.
 fn looks_wanted(registry: &Registry) -> u64 {
     let pages = registry.clients.values().map(|c| &c.governed.page.client);
     pages
@@ -98,7 +98,7 @@ fn look_at_memory(daemon: &Daemon, devices: &mut dyn Devices) {
     }
 }
 
-/// The GPUs that have a driver, by their numbers here and there; the books know that they are compared.
+/// Begins a comparison in every ledger; the GPUs that have a driver, by their numbers in Mica and in the driver.
 fn begin_look(daemon: &Daemon) -> Vec<(usize, usize)> {
     let mut registry = daemon.registry();
     let ledgers = registry.vgpus.values_mut().map(|vgpu| &mut vgpu.ledger);
@@ -108,7 +108,7 @@ fn begin_look(daemon: &Daemon) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// What the driver told of one GPU at a look.
+/// What the driver reported about one GPU at a look.
 struct Reading {
     gpu: usize,
     device: Option<DeviceReading>,
@@ -145,7 +145,7 @@ impl Outsiders {
         }
     }
 
-    /// Those that hold memory.
+    /// The processes that hold memory.
     fn holders(&self) -> impl Iterator<Item = ForeignProcess> {
         let holders = self.held.iter().filter(|(_, bytes)| *bytes > 0);
         holders.filter_map(|(pid, _)| ForeignProcess::of(self.gpu, *pid))
@@ -175,7 +175,7 @@ fn observe(daemon: &Daemon, devices: &mut dyn Devices, seen: &mut Seen, seconds:
     let readings: Vec<Reading> = gpus
         .map(|(gpu, driver_index)| Reading::take(devices, gpu, driver_index))
         .collect();
-    // A second look before anybody is told: a process may be between two states.
+    // Only what two looks see is an event: a process may be between two states.
     let family = Family::of(&daemon.registry());
     let on_gpus = readings.iter().flat_map(|reading| &reading.processes);
     let strays = on_gpus
@@ -218,7 +218,7 @@ fn observe(daemon: &Daemon, devices: &mut dyn Devices, seen: &mut Seen, seconds:
     }
 }
 
-/// Puts what the driver told of a GPU into the tables.
+/// Puts the driver's report about a GPU into the tables.
 fn note_reading(daemon: &Daemon, registry: &mut Registry, reading: Reading, seconds: f64) {
     let index = reading.gpu;
     let gpu = &mut registry.gpus[index];
@@ -231,7 +231,7 @@ fn note_reading(daemon: &Daemon, registry: &mut Registry, reading: Reading, seco
     book_processes(registry, index, &reading.processes, seconds);
 }
 
-/// What can be wrong with a GPU: the event that tells so and its words, and the event and words when it is over.
+/// What can be wrong with a GPU: event and words when it begins, event and words when it is over.
 struct Trouble {
     begins: (&'static str, &'static str),
     ends: (&'static str, &'static str),
@@ -254,7 +254,7 @@ const HUNG: Trouble = Trouble {
     ends: ("gpu_recovered", "takes new programs again"),
 };
 
-/// Notes why a GPU is in trouble, or that it is no more; tells when that changes.
+/// Notes why a GPU is in trouble, or that the trouble is over; logs an event when that changes.
 fn note_trouble(
     daemon: &Daemon,
     index: usize,

@@ -23,7 +23,7 @@ pub(crate) struct Candidate {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PlacementRequest {
     pub(crate) memory_bytes: Option<u64>,
-    /// The same as a part of the GPU.
+    /// The wanted memory as a part of the GPU's.
     pub(crate) memory_percent: Option<Percent>,
     pub(crate) share_percent: Option<Percent>,
     pub(crate) gpu: Option<u32>,
@@ -168,7 +168,7 @@ fn which_there_are(candidates: &[Candidate]) -> String {
     let names: Vec<String> = candidates.iter().map(name).collect();
     match names.split_last() {
         None => "this host offers no GPU".into(),
-        Some((only, [])) => format!("this host has {only} alone"),
+        Some((only, [])) => format!("this host has only {only}"),
         Some((last, others)) => {
             let others = others.join(", ");
             format!("this host has {others} and {last}: see `mica gpus`")
@@ -185,7 +185,7 @@ pub(crate) fn error(reason: &str, message: String, hint: Option<String>) -> ApiE
     }
 }
 
-/// So many of something: `1 process`, `2 processes`.
+/// A number with its noun: `1 process`, `2 processes`.
 pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
     let noun = if number == 1 { one } else { many };
     format!("{number} {noun}")

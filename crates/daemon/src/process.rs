@@ -55,7 +55,7 @@ fn config_in_force(named: Option<PathBuf>) -> Option<PathBuf> {
         .or_else(default_config)
 }
 
-/// Whoever happens to be first may have been kept to a few cores (`taskset`); the daemon and its workers serve everybody.
+/// The command that starts the daemon may be bound to a few cores (`taskset`); the daemon and its workers serve all users.
 fn leave_the_starters_cores() {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let mut all = CpuSet::new();

@@ -277,7 +277,7 @@ fn take_lock(paths: &Paths) -> Result<OwnedFd, DaemonError> {
 
 /// Binds a listening socket. The lock is held, so an old file is a dead daemon's.
 pub(crate) fn listener(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd, DaemonError> {
-    // Bound under another name and renamed once it listens: whoever sees the file can connect.
+    // Bound under another name and renamed once it listens: every process that sees the file can connect.
     let temporary = path.with_extension("new");
     let _ = std::fs::remove_file(&temporary);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -6,7 +6,7 @@
 
 use mica_control::api::{Percent, Verdict};
 
-/// A GPU that is busy for so many percent has no time left to give away.
+/// A GPU that is busy for this part of the time has none left to give away.
 const FULL_PERCENT: f32 = 90.0;
 /// Below this a tenant did not use the GPU in a second.
 const IDLE_PERCENT: f32 = 1.0;
@@ -34,7 +34,7 @@ impl Second {
         self.own_percent + self.others_percent
     }
 
-    /// What it had of all that was had.
+    /// Its part of the GPU time that all tenants had.
     fn ratio_percent(&self) -> f32 {
         100.0 * self.own_percent / self.available_percent()
     }
@@ -60,7 +60,7 @@ pub(crate) struct Finding {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Contended {
     pub(crate) seconds: usize,
-    /// What it had of what was available.
+    /// Its part of the GPU time that was available.
     pub(crate) ratio_percent: f32,
     /// What was available.
     pub(crate) available_percent: f32,

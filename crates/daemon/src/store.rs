@@ -87,7 +87,7 @@ impl Stored {
         }
     }
 
-    /// The same with regions.
+    /// The state with regions.
     pub(crate) fn with_regions(self, regions: Vec<StoredRegion>) -> Self {
         Self { regions, ..self }
     }

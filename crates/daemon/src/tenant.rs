@@ -27,13 +27,38 @@ pub(crate) struct Governed {
     pub(crate) leases: AtomicU64,
     /// Leases that were taken away because its work ran on.
     pub(crate) overruns: AtomicU64,
-    /// Whether it is given none for a while because of that.
+    /// Whether it gets no leases for a while because of its overruns.
     pub(crate) undrained: AtomicBool,
-    /// Whether its cap is held by stopping and starting it then.
+    /// Whether its cap is held by suspending and resuming its channels meanwhile.
     pub(crate) held_by_stops: AtomicBool,
 }
 
-/// What a GPU's thread tells about a virtual GPU.
+impl Governed {
+    /// A process that has just joined.
+    pub(crate) fn new(
+        id: u64,
+        role: Role,
+        tenant: Arc<Tenant>,
+        page: Arc<SharedPage>,
+        doorbell: OwnedFd,
+    ) -> Self {
+        Self {
+            id,
+            role,
+            tenant,
+            page,
+            doorbell,
+            mechanism: AtomicU8::new(0),
+            charged_ns: AtomicU64::new(0),
+            leases: AtomicU64::new(0),
+            overruns: AtomicU64::new(0),
+            undrained: AtomicBool::new(false),
+            held_by_stops: AtomicBool::new(false),
+        }
+    }
+}
+
+/// What a GPU's thread reports about a virtual GPU.
 #[derive(Debug, Default)]
 pub(crate) struct Tenant {
     pub(crate) id: u64,

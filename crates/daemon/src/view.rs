@@ -10,7 +10,7 @@ use mica_wire::host::printable::printable;
 use crate::registry::{Client, Confinement, Registry, Traffic, Vgpu};
 use crate::tenant::Mechanism;
 
-/// What all processes of a virtual GPU have done, those that have ended included.
+/// Figures of all processes of a virtual GPU, including processes that have ended.
 struct Totals {
     launches: u64,
     gate_wait_ns: u64,

@@ -1,4 +1,4 @@
-//! Thresholds of use: who stays above or below one for a while is told of, once, and when it is over.
+//! Thresholds of use: staying above or below one for a while is an event, and so is its end.
 //!
 //! Owns the watching: the monitor gives it what was measured each second. A warning is an event and a line of the log, and goes
 //! to a webhook where one is configured ([`crate::webhook`]).
@@ -65,7 +65,7 @@ impl Warnings {
                 self.beyond.insert(key, beyond);
             }
         }
-        // Those that were removed, or whose threshold was switched off, need no more words.
+        // A removed virtual GPU, or one whose threshold was switched off, gets no further event.
         news
     }
 }

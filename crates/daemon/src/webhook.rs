@@ -92,7 +92,7 @@ impl Target {
                 }
                 _ => error,
             })?;
-        // What it says goes to the log: nothing but a number.
+        // Only the number of the status goes to the log.
         let code = std::str::from_utf8(&status[9..]).unwrap_or_default();
         let is_http = status.starts_with(b"HTTP/1.") && code.bytes().all(|b| b.is_ascii_digit());
         match code {

@@ -239,7 +239,7 @@ fn malformed_requests_are_refused_in_sentences() {
         ("{\"sahre_percent\": 3}", "sahre_percent"),
         ("{\"share_percent\": 0}", "between 1 and 100"),
         ("{\"share_percent\": -1}", "invalid"),
-        ("{\"name\": \"../../etc\"}", "no name"),
+        ("{\"name\": \"../../etc\"}", "not a name"),
         ("{\"cap\": true}", "cap"),
         (
             "{\"memory_limit_bytes\": 18446744073709551615}",

@@ -270,7 +270,10 @@ fn waiting_in_vain_ends_with_the_time_limit() {
     let quota = PageQuota::new(program.link.clone());
     quota.charge(64 * MIB).unwrap();
     let refused = quota.charge(1).unwrap_err();
-    assert!(refused.reason.contains("waited in vain"), "{refused}");
+    assert!(
+        refused.reason.contains("waited without success"),
+        "{refused}"
+    );
     // What can never fit is refused without waiting.
     let never = quota.charge(65 * MIB).unwrap_err();
     assert!(!never.reason.contains("waited"), "{never}");

@@ -72,7 +72,7 @@ impl Cubin {
     ///
     /// # Errors
     ///
-    /// When the bytes are no ELF of the CUDA machine, or reach past their end.
+    /// When the bytes are not an ELF file of the CUDA machine, or reach past their end.
     pub fn parse(bytes: &[u8]) -> Result<Cubin> {
         let header = elf::Header::parse(bytes)?;
         if !header.is_cuda() {

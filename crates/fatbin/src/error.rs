@@ -5,7 +5,9 @@
 #[non_exhaustive]
 pub enum Error {
     /// The bytes are none of the known formats.
-    #[error("{len} bytes are no fatbin, ELF, archive or PTX (they begin with {start:02x?})")]
+    #[error(
+        "{len} bytes that are not a fatbin, ELF, archive or PTX (they begin with {start:02x?})"
+    )]
     UnknownFormat {
         /// How many bytes there are.
         len: usize,

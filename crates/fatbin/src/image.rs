@@ -240,7 +240,7 @@ fn object<'a>(bytes: &'a [u8], entries: &mut Vec<Entry<'a>>) -> Result<Format> {
     Ok(Format::HostElf)
 }
 
-/// Looks for `.version` first and `.target` near it; `None` when this is no PTX.
+/// Looks for `.version` first and `.target` near it; `None` when the bytes are not PTX.
 fn ptx_target(bytes: &[u8]) -> Option<(u32, Option<char>)> {
     let head = &bytes[..bytes.len().min(64 << 10)];
     let end = head.iter().position(|b| *b == 0).unwrap_or(head.len());

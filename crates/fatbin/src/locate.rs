@@ -45,7 +45,7 @@ const WRAPPER: usize = 24;
 ///
 /// # Errors
 ///
-/// When memory cannot be read, or what is there is no known format.
+/// When memory cannot be read, or has no known format.
 pub fn locate(memory: &dyn Memory, address: u64) -> Result<Vec<Region>> {
     let mut start = [0; WRAPPER];
     exact(memory, address, &mut start[..4], "an image")?;

@@ -186,11 +186,11 @@ fn refusals_say_why() {
     let message = |bytes: &[u8]| Image::parse(bytes).unwrap_err().to_string();
     assert_eq!(
         message(b"garbage!!"),
-        "9 bytes are no fatbin, ELF, archive or PTX (they begin with [67, 61, 72, 62, 61, 67, 65, 21])"
+        "9 bytes that are not a fatbin, ELF, archive or PTX (they begin with [67, 61, 72, 62, 61, 67, 65, 21])"
     );
     assert_eq!(
         message(b""),
-        "0 bytes are no fatbin, ELF, archive or PTX (they begin with [])"
+        "0 bytes that are not a fatbin, ELF, archive or PTX (they begin with [])"
     );
     let mut cut = data("zstd.fatbin");
     cut.truncate(100);

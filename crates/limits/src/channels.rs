@@ -26,7 +26,7 @@ pub trait Channels {
     /// Sets the slice of all channels.
     ///
     /// # Errors
-    /// The driver refuses, or there are no channels.
+    /// The driver refuses, or the process has no channels.
     fn set_slice_us(&self, slice_us: u64) -> Result<(), Self::Error>;
 
     /// Gives all channels the driver's own slice again.

@@ -22,7 +22,7 @@ pub(crate) fn sleep_on(word: &AtomicU32, value: u32, flags: futex::Flags, limit_
     futex::wait(word, flags, value, Some(&limit)).is_ok()
 }
 
-/// From now on this thread runs as soon as it can, whoever else has the processor. Refused without privileges.
+/// Gives this thread real-time priority, before all ordinary threads. Refused without privileges.
 pub fn run_before_others() -> bool {
     // SAFETY: a structure of integers, which may be zero. Some C libraries have more than the priority in it.
     let mut least: libc::sched_param = unsafe { std::mem::zeroed() };

@@ -15,7 +15,7 @@ use crate::HostLink;
 /// Host bytes of a session beside as many as the virtual GPU has memory.
 const SESSION_HOST_BYTES: u64 = 1 << 30;
 
-/// Host bytes that a worker may hold for one session of a virtual GPU with so much memory.
+/// Host bytes that a worker may hold for one session of a virtual GPU with this memory limit.
 pub fn session_host_bytes(memory_limit_bytes: u64) -> u64 {
     memory_limit_bytes.saturating_add(SESSION_HOST_BYTES)
 }
@@ -77,7 +77,7 @@ pub struct LocalQuota {
 }
 
 impl LocalQuota {
-    /// A limit of so many bytes.
+    /// A limit in bytes.
     pub fn new(limit_bytes: u64) -> Self {
         Self {
             limit_bytes: limit_bytes.into(),

@@ -98,7 +98,10 @@ impl HostLink {
         fds: &[BorrowedFd<'_>],
     ) -> Result<Push, String> {
         if !self.is_own() {
-            return Err("this process is a copy of one that joined".into());
+            return Err(
+                "this process was forked from a process of the virtual GPU and has not joined it"
+                    .into(),
+            );
         }
         let answer = self.ask_with(question, fds);
         answer.ok_or_else(|| "the Mica daemon is not running".into())

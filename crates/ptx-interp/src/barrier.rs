@@ -1,9 +1,57 @@
 //! Block barriers (`bar`, `barrier`, `bar.red`) and the cluster barrier of a one-block cluster.
 
 use crate::machine::{Flow, Machine, Stop};
-use crate::state::{Arrivals, Status, WARP};
+use crate::state::{Arrivals, Status, Thread, WARP};
 use mica_kernel::FaultKind;
 use mica_ptx::ast::{BarRedOp, Op};
+
+/// The threads that are at a barrier.
+struct Tally {
+    /// Threads that wait there.
+    waiting: u32,
+    /// Of these, those whose predicate is true.
+    votes: u32,
+    /// The same and those that have arrived, in whole warps as counts are: lanes that do not exist or have exited count as
+    /// there.
+    in_whole_warps: u32,
+    /// The count that an instruction names.
+    expected: Option<u32>,
+}
+
+impl Tally {
+    fn of(threads: &[Thread], id: u32, arrivals: Arrivals) -> Self {
+        let mut tally = Self {
+            waiting: 0,
+            votes: 0,
+            in_whole_warps: arrivals.threads,
+            expected: arrivals.count,
+        };
+        for warp in threads.chunks(WARP) {
+            let (mut here, mut elsewhere) = (0, 0);
+            for thread in warp {
+                match thread.status {
+                    Status::Barrier {
+                        id: at,
+                        count,
+                        predicate,
+                    } if at == id => {
+                        here += 1;
+                        tally.expected = tally.expected.or(count);
+                        tally.votes += u32::from(predicate);
+                    }
+                    Status::Exited => {}
+                    _ => elsewhere += 1,
+                }
+            }
+            tally.waiting += here;
+            tally.in_whole_warps += match here > 0 && elsewhere == 0 {
+                true => WARP as u32,
+                false => here,
+            };
+        }
+        tally
+    }
+}
 
 impl Machine<'_> {
     /// A thread meets a barrier instruction.
@@ -68,61 +116,27 @@ impl Machine<'_> {
 
     fn release_barrier(&mut self, id: u32) -> bool {
         let arrivals = self.state.barriers[id as usize];
-        let mut expected = arrivals.count;
-        let mut total = arrivals.threads;
-        let (mut any, mut all, mut votes) = (false, true, 0u32);
-        let threads = &self.state.threads;
-        for warp in threads.chunks(WARP) {
-            let mut here = 0;
-            let mut elsewhere = 0;
-            for thread in warp {
-                match thread.status {
-                    Status::Barrier {
-                        id: at,
-                        count,
-                        predicate,
-                    } if at == id => {
-                        here += 1;
-                        expected = expected.or(count);
-                        any |= predicate;
-                        all &= predicate;
-                        votes += u32::from(predicate);
-                    }
-                    Status::Exited => {}
-                    _ => elsewhere += 1,
-                }
-            }
-            // Counts are in whole warps: lanes that do not exist or have exited count as there.
-            total += if here > 0 && elsewhere == 0 {
-                WARP as u32
-            } else {
-                here
-            };
-        }
-        let waiting = |status: Status| matches!(status, Status::Barrier { id: at, .. } if at == id);
-        if !threads.iter().any(|t| waiting(t.status)) {
+        let tally = Tally::of(&self.state.threads, id, arrivals);
+        if tally.waiting == 0 {
             return false;
         }
-        let complete = match expected {
-            Some(expected) => total >= expected,
-            None => {
-                let here = threads.iter().filter(|t| waiting(t.status)).count() as u32;
-                here + arrivals.threads >= self.live_threads()
-            }
+        let complete = match tally.expected {
+            Some(expected) => tally.in_whole_warps >= expected,
+            None => tally.waiting + arrivals.threads >= self.live_threads(),
         };
         if !complete {
             return false;
         }
         self.state.barriers[id as usize] = Arrivals::default();
         for t in 0..self.state.threads.len() {
-            if !waiting(self.state.threads[t].status) {
+            if !self.state.threads[t].status.waits_at(id) {
                 continue;
             }
             if let Op::BarRed { op, dst, .. } = &self.instruction(t).op {
                 let bits = match op {
-                    BarRedOp::Popc => u64::from(votes),
-                    BarRedOp::And => u64::from(all),
-                    BarRedOp::Or => u64::from(any),
+                    BarRedOp::Popc => u64::from(tally.votes),
+                    BarRedOp::And => u64::from(tally.votes == tally.waiting),
+                    BarRedOp::Or => u64::from(tally.votes > 0),
                 };
                 self.set(t, *dst, bits);
             }

@@ -33,14 +33,18 @@ impl Machine<'_> {
             }
             return Ok(Flow::Next);
         }
-        match &inst.op {
+        self.perform(t, &inst.op)
+    }
+
+    /// Carries out an instruction that does more than compute a value.
+    fn perform(&mut self, t: usize, op: &Op) -> Result<Flow, Stop> {
+        match op {
             Op::Bra { target, .. } => return Ok(Flow::Jump(*target)),
             Op::BrxIdx { index, targets, .. } => {
                 let index = self.value32(t, *index) as usize;
-                return match targets.get(index) {
-                    Some(&target) => Ok(Flow::Jump(target)),
-                    None => Err(self.fault(t, FaultKind::InvalidPc)),
-                };
+                let target = targets.get(index).copied();
+                let target = target.ok_or_else(|| self.fault(t, FaultKind::InvalidPc))?;
+                return Ok(Flow::Jump(target));
             }
             Op::Call {
                 callee, rets, args, ..
@@ -91,7 +95,7 @@ impl Machine<'_> {
             }
             Op::Atom(atom) => self.atomic(t, atom)?,
             Op::Fence { .. } | Op::FenceProxy { .. } => fence(Ordering::SeqCst),
-            Op::Mov { .. } | Op::Pack { .. } | Op::Unpack { .. } => self.moves(t, &inst.op),
+            Op::Mov { .. } | Op::Pack { .. } | Op::Unpack { .. } => self.moves(t, op),
             Op::Cvta {
                 to_generic,
                 space,
@@ -144,10 +148,10 @@ impl Machine<'_> {
             Op::CpAsync { .. }
             | Op::CpAsyncMbarrierArrive { .. }
             | Op::CpAsyncBulk(_)
-            | Op::CpReduceAsyncBulk(_) => self.asynchronous_copy(t, &inst.op)?,
+            | Op::CpReduceAsyncBulk(_) => self.asynchronous_copy(t, op)?,
             Op::Mbarrier { space, addr, op } => return self.mbarrier(t, *space, *addr, op),
             Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } => {
-                return self.barrier(t, &inst.op);
+                return self.barrier(t, op);
             }
             Op::Tex(_)
             | Op::Tld4(_)
@@ -155,9 +159,9 @@ impl Machine<'_> {
             | Op::Suld(_)
             | Op::Sust(_)
             | Op::Sured(_) => {
-                self.texture(t, &inst.op)?;
+                self.texture(t, op)?;
             }
-            op => return self.wait_for_warp(t, op),
+            _ => return self.wait_for_warp(t, op),
         }
         Ok(Flow::Next)
     }

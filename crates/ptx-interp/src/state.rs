@@ -32,6 +32,13 @@ pub(crate) enum Status {
     Exited,
 }
 
+impl Status {
+    /// Whether a thread waits at the block barrier of this number.
+    pub(crate) fn waits_at(self, barrier: u32) -> bool {
+        matches!(self, Self::Barrier { id, .. } if id == barrier)
+    }
+}
+
 /// One call on a thread's stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {

@@ -93,7 +93,7 @@ impl Calls {
     }
 }
 
-/// The instructions of a body that are not dead text after a jump: those that the compiler emits.
+/// The instructions of a body that the compiler emits: all but dead text after a jump.
 pub fn reached(function: &Function) -> impl Iterator<Item = usize> + '_ {
     let mut leader = vec![false; function.body.len() + 1];
     for inst in &function.body {

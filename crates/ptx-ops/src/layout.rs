@@ -77,11 +77,11 @@ impl LayoutError {
 /// Kernels, globals and frames of a module.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleLayout {
-    /// What the device is told of each kernel.
+    /// The device's facts about each kernel.
     pub kernels: Vec<KernelInfo>,
     /// The function of each kernel.
     pub kernel_functions: Vec<FuncId>,
-    /// What the device is told of each global.
+    /// The device's facts about each global variable.
     pub globals: Vec<GlobalInfo>,
     /// For each variable of the module its index in `globals`, where it is one.
     pub global_of_var: Vec<Option<usize>>,

@@ -18,7 +18,7 @@
 //!   mbarrier the states of asynchronous barriers
 //!   texture  tex, tld4
 //!   surface  where suld, sust and sured land
-//!   layout   what the device is told of a module
+//!   layout   the device's facts about a module
 //!   calls    who calls whom, and how deep
 //!   eval     from an instruction of the syntax tree to all of these
 //!   support  what of a module can be run

@@ -44,7 +44,7 @@ pub fn match_any(members: u32, values: &[u64; 32], lane: u32) -> u32 {
         .fold(0, |mask, l| mask | 1 << l)
 }
 
-/// `match.any` for every lane at once; 0 for lanes that are no members.
+/// `match.any` for every lane at once; 0 for lanes that are not members.
 pub fn match_any_of_all(members: u32, values: &[u64; 32]) -> [u32; 32] {
     let mut found = [0; 32];
     let mut open = members;

@@ -11,7 +11,7 @@ use crate::parse::scalar_type;
 pub enum Format {
     /// That of this type.
     Of(ScalarType),
-    /// One that the text does not say.
+    /// A format that the text does not name.
     Unknown,
 }
 

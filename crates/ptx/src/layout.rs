@@ -36,12 +36,7 @@ pub(crate) fn place_shared(module: &mut Module) -> Result<(), String> {
     let reserved = module.reserved_shared_bytes;
     let has_shared = module.vars.iter().any(|v| v.space == Space::Shared);
     if !has_shared {
-        for f in &mut module.functions {
-            f.dynamic_shared_offset = reserved;
-            if f.is_kernel {
-                f.shared_bytes = reserved;
-            }
-        }
+        place_only_reserved(module);
         return Ok(());
     }
     let mentions: Vec<Mentions> = module
@@ -96,6 +91,17 @@ pub(crate) fn place_shared(module: &mut Module) -> Result<(), String> {
         function.uses_dynamic_shared = uses_dynamic[k];
     }
     Ok(())
+}
+
+/// Places the system's part in a module without shared variables.
+fn place_only_reserved(module: &mut Module) {
+    let reserved = module.reserved_shared_bytes;
+    for f in &mut module.functions {
+        f.dynamic_shared_offset = reserved;
+        if f.is_kernel {
+            f.shared_bytes = reserved;
+        }
+    }
 }
 
 /// Puts a variable at the next aligned place after `end`.

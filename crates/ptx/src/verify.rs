@@ -107,7 +107,7 @@ fn instruction(module: &Module, f: &Function, inst: &Inst) -> Result<(), &'stati
         .guard
         .is_some_and(|g| f.reg_type(g.reg) != ScalarType::Pred)
     {
-        return Err("a guard that is no predicate");
+        return Err("a guard that is not a predicate");
     }
     let in_body = |target: &u32| (*target as usize) < f.body.len();
     match &inst.op {

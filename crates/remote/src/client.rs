@@ -34,7 +34,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(200);
 /// There is none, or its file is damaged.
 pub fn find(folder: &Folder, on: &str) -> Result<(String, KnownServer), RemoteError> {
     let mut servers = folder.servers()?;
-    // A name may be anything, so that one which is not an address is no error here.
+    // A name may be anything: a name that is not an address is not an error here.
     let address = with_port(on).ok();
     let at = |(name, server): &(String, KnownServer)| {
         name == on || Some(&server.address) == address.as_ref()
@@ -55,7 +55,7 @@ pub fn find(folder: &Folder, on: &str) -> Result<(String, KnownServer), RemoteEr
 /// Connects to a server.
 ///
 /// # Errors
-/// It cannot be reached, is not the one that was paired, or does not accept this machine.
+/// The server cannot be reached, is not the paired one, or does not accept this machine.
 pub fn connect(identity: &Identity, server: &KnownServer) -> Result<TlsCarrier, RemoteError> {
     let certificate = unhex(&server.certificate).map(CertificateDer::from);
     let known = Peer::Known(certificate.into_iter().collect());

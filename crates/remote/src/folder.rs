@@ -95,7 +95,7 @@ pub fn check_name(name: &str) -> Result<(), RemoteError> {
 }
 
 impl Folder {
-    /// The one that the environment names: `MICA_REMOTE_DIR`, else `remote` in the folder of Mica's state.
+    /// The folder that the environment names: `MICA_REMOTE_DIR`, else `remote` in the folder of Mica's state.
     ///
     /// # Errors
     /// It cannot be made, or is not this user's alone.
@@ -291,7 +291,7 @@ impl Folder {
     /// A file cannot be read.
     pub fn take_invitation(&self, secret: &[u8]) -> Result<Option<Invitation>, RemoteError> {
         let path = self.file("invites", &hex(&fingerprint(secret)))?;
-        // Whoever renames it has it.
+        // The process whose rename succeeds owns it.
         let taken = path.with_extension(format!("{}.taken", std::process::id()));
         if std::fs::rename(&path, &taken).is_err() {
             return Ok(None);

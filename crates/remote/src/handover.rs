@@ -37,7 +37,7 @@ impl Sessions {
     /// ended.
     ///
     /// # Errors
-    /// There are no descriptors or random bytes left.
+    /// The system has no descriptors or random bytes left.
     pub fn attach(self: &Arc<Self>) -> io::Result<OwnedFd> {
         let id: SessionId = crate::random().map_err(io::Error::other)?;
         let flags = SocketFlags::CLOEXEC;
@@ -73,7 +73,7 @@ impl Sessions {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&fds));
-        // A process that takes none of its new connections gets no more of them.
+        // A process that takes none of its new connections gets none from then on.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         match sendmsg(&*process, &[IoSlice::new(b"c")], &mut control, flags) {
             Ok(_) => Ok(()),
@@ -107,7 +107,7 @@ impl Arrivals {
         &self.session
     }
 
-    /// Takes no more: whoever waits in [`Arrivals::next`] returns.
+    /// Takes no further connections: a thread that waits in [`Arrivals::next`] returns.
     pub fn close(&self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }

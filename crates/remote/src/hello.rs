@@ -88,7 +88,7 @@ fn parse(hello: &[u8; HELLO_BYTES]) -> Option<(u16, u8, SessionId)> {
 /// What a client's hello asks for.
 ///
 /// # Errors
-/// The verdict to answer; `None` for bytes that are no hello and get no answer.
+/// The verdict to answer; `None` for bytes that are not a hello and get no answer.
 pub fn read_client(hello: &[u8; HELLO_BYTES]) -> Result<Purpose, Option<Verdict>> {
     match parse(hello) {
         None => Err(None),

@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::{RemoteError, hex, random};
 
-/// The name in every certificate: who a peer is is told by the certificate itself.
+/// The name in every certificate. It tells nothing: a peer is known by the certificate itself.
 pub const SERVER_NAME: &str = "mica";
 
 /// A key and its certificate.
@@ -61,7 +61,7 @@ impl Identity {
     /// A new one, for ten years; with a year, valid until the beginning of that year.
     ///
     /// # Errors
-    /// There is no randomness to be had.
+    /// The system gives no random bytes.
     pub fn create(until: Option<i32>) -> Result<Self, RemoteError> {
         let failed = |error: rcgen::Error| {
             RemoteError::Protocol(format!("no certificate can be made: {error}"))

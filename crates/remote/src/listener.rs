@@ -20,7 +20,7 @@ const MOST_CONNECTIONS: usize = 512;
 const MOST_OF_ADDRESS: usize = 256;
 /// Connections that have not said hello.
 const MOST_GREETING: usize = 64;
-/// Connections of one address: so many at once, and so many a second after that.
+/// Connections of one address: a burst, and a rate per second after it.
 const BURST: f64 = 40.0;
 const PER_SECOND: f64 = 10.0;
 /// Addresses that are remembered.
@@ -36,7 +36,7 @@ impl Rates {
     /// Whether one more connection of an address is served now.
     fn admit(&mut self, address: IpAddr, now: Instant) -> bool {
         if self.0.len() >= MOST_ADDRESSES {
-            // Those that could come with a full burst again are forgotten; a flood of addresses forgets all.
+            // Addresses with a full burst again are dropped; a flood of addresses drops all.
             self.0.retain(|_, (last, _)| {
                 now.duration_since(*last).as_secs_f64() * PER_SECOND < BURST
             });
@@ -241,7 +241,7 @@ fn greet(mut stream: &TcpStream) -> Result<Purpose, &'static str> {
         Err(verdict) => verdict,
     };
     let Some(verdict) = verdict else {
-        return Err("its first bytes are no hello of a Mica client");
+        return Err("its first bytes are not the hello of a Mica client");
     };
     let _ = stream.write_all(&hello::server_hello(verdict));
     Err("it speaks another version of the protocol")

@@ -23,7 +23,7 @@ fn listen() -> Result<(TcpListener, String), RemoteError> {
 /// Two carriers: a client's, and the server's that accepts anybody with a certificate.
 ///
 /// # Errors
-/// There are no sockets or keys.
+/// Sockets or keys cannot be made.
 pub fn pair() -> Result<(TlsCarrier, TlsCarrier), RemoteError> {
     pair_through(|address| address)
 }

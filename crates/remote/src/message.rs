@@ -141,10 +141,10 @@ pub fn send(carrier: &dyn Carrier, message: &impl Serialize) -> io::Result<()> {
     carrier.send(&bytes)
 }
 
-/// Receives a request or an answer of at most so many bytes.
+/// Receives a request or an answer of at most `most` bytes.
 ///
 /// # Errors
-/// The stream is broken, or what comes is too long or is none.
+/// The stream is broken, or the message is too long or cannot be read.
 pub fn receive<T: DeserializeOwned>(carrier: &dyn Carrier, most: usize) -> Result<T, RemoteError> {
     let mut length = [0; 4];
     fill(carrier, &mut length)?;

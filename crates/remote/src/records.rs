@@ -115,7 +115,7 @@ impl Sealer {
         })
     }
 
-    /// Whether so many more records would be too many for the present key.
+    /// Whether this number of further records would be too many for the present key.
     pub(crate) fn is_worn(&self, records: u64) -> bool {
         // One more says that the key changes.
         self.next.saturating_add(records + 1) > self.most
@@ -223,7 +223,7 @@ pub fn read_plain(typ: ContentType, payload: &[u8]) -> io::Result<Opened> {
 /// Length of the record that foreign bytes begin with; `None` while its header is not there.
 ///
 /// # Errors
-/// They are no record.
+/// The bytes are not a record.
 pub fn record_bytes(raw: &[u8]) -> io::Result<Option<usize>> {
     let Some([kind, major, minor, high, low]) = raw.first_chunk::<HEADER>() else {
         return Ok(None);
@@ -231,7 +231,7 @@ pub fn record_bytes(raw: &[u8]) -> io::Result<Option<usize>> {
     let bytes = HEADER + usize::from(u16::from_be_bytes([*high, *low]));
     // 23 is the type of all encrypted records, 3.3 the version that all of them claim.
     if (*kind, *major, *minor) != (23, 3, 3) || bytes > MOST_RECORD {
-        return Err(nonsense("bytes that are no record of TLS"));
+        return Err(nonsense("bytes that are not a TLS record"));
     }
     Ok(Some(bytes))
 }

@@ -166,7 +166,7 @@ impl Await {
         })
     }
 
-    /// The client has connected again, and has so many bytes.
+    /// The client has connected again; the number of bytes that it has.
     pub(crate) fn arrived(&self, carrier: TlsCarrier, received: u64) {
         lock(&self.state).next = Some((carrier, received));
         self.came.notify_all();
@@ -178,7 +178,7 @@ impl Await {
         self.came.notify_all();
     }
 
-    /// The client's next connection; the client is told that `received` bytes have come.
+    /// The client's next connection; acknowledges `received` bytes to the client.
     pub(crate) fn next(&self, received: u64, why: &io::Error) -> io::Result<(TlsCarrier, u64)> {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         let is_closed = matches!(

@@ -20,7 +20,7 @@ use crate::tls::Peer;
 
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = rustls::crypto::ring::default_provider();
-    // Of the strong ciphers the one that takes least time: large copies are bound by it.
+    // The fastest of the strong ciphers: the cipher bounds the speed of large copies.
     let is_other =
         |suite: &SupportedCipherSuite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256;
     provider.cipher_suites.sort_by_key(is_other);

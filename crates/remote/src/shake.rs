@@ -29,7 +29,7 @@ pub(crate) struct Shaken {
     pub(crate) raw: Vec<u8>,
 }
 
-/// Why there is no connection.
+/// Why the connection failed.
 pub(crate) enum Failure {
     /// TLS says so.
     Tls(Error),

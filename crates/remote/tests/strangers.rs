@@ -125,7 +125,7 @@ fn a_pairing_string_works_once_and_before_it_expires() {
     let mut elsewhere = world.invite("thief", 5);
     elsewhere.fingerprint[0] ^= 1;
     let error = client::pair(&thief, &elsewhere, "box").unwrap_err();
-    assert!(error.to_string().contains("not the one"), "{error}");
+    assert!(error.to_string().contains("not the paired one"), "{error}");
     assert!(thief.servers().unwrap().is_empty());
     assert_eq!(world.server().clients().unwrap().len(), 1);
 }
@@ -170,7 +170,7 @@ fn strangers_expired_and_revoked_clients_are_refused() {
         ..known.clone()
     };
     let error = client::status(&own, &moved).unwrap_err();
-    assert!(error.to_string().contains("not the one"), "{error}");
+    assert!(error.to_string().contains("not the paired one"), "{error}");
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn garbage_gets_no_answer_and_the_server_goes_on() {
         let most = if round % 2 == 0 { HELLO_BYTES + 64 } else { 0 };
         assert!(answer.len() <= most, "{} bytes", answer.len());
     }
-    world.logged("no hello of a Mica client");
+    world.logged("not the hello of a Mica client");
     client::status(&laptop.identity().unwrap(), &world.known()).unwrap();
 }
 

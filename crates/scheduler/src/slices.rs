@@ -95,7 +95,7 @@ pub fn plan(profile: Profile, tenants: &[Tenant]) -> Vec<Vec<u64>> {
         .collect();
     let divided = |index: usize| whole[index] / tenants[index].active_count().max(1) as f64;
     let yields = |t: &Tenant| high_active && t.priority != Priority::High;
-    // The shortest slice among those that compete decides the scale, so that ratios stay exact.
+    // The shortest slice of a competing tenant decides the scale, so that ratios stay exact.
     let shortest = |wanted: &dyn Fn(&Tenant) -> bool| {
         tenants
             .iter()
@@ -104,37 +104,64 @@ pub fn plan(profile: Profile, tenants: &[Tenant]) -> Vec<Vec<u64>> {
             .map(|(index, _)| divided(index))
             .fold(f64::INFINITY, f64::min)
     };
-    let shortest_all = shortest(&|t| !yields(t));
-    let grow = (SHORTEST_SLICE_US as f64 / shortest_all).max(1.0);
-    let yielding = tenants.iter().filter(|t| yields(t));
-    let yielding_us = match yielding.map(Tenant::active_count).sum() {
+    let standing = Scale::standing(shortest(&|t| !yields(t)));
+    let yielders = tenants.iter().filter(|t| yields(t));
+    let least_us = match yielders.map(Tenant::active_count).sum() {
         0 | 1 => LONE_YIELDING_SLICE_US,
         _ => YIELDING_SLICE_US,
     };
-    let shrink = yielding_us as f64 / shortest(&yields);
-    tenants
-        .iter()
-        .enumerate()
-        .map(|(index, tenant)| {
-            let (scale, least, lost) = match yields(tenant) {
-                true if shrink.is_finite() && shrink > 0.0 => (shrink, yielding_us, 0),
-                true => (0.0, yielding_us, 0),
-                false => (grow, SHORTEST_SLICE_US, SWITCH_US),
-            };
-            let length = |us: f64| (us * scale).round().max(least as f64) as u64 + lost;
-            tenant
-                .active
-                .iter()
-                .map(|active| {
-                    length(if *active {
-                        divided(index)
-                    } else {
-                        whole[index]
-                    })
-                })
-                .collect()
-        })
-        .collect()
+    let yielding = Scale::yielding(shortest(&yields), least_us);
+    let slices = |(index, tenant): (usize, &Tenant)| {
+        let scale = match yields(tenant) {
+            true => &yielding,
+            false => &standing,
+        };
+        let active = tenant.active.iter();
+        active
+            .map(|active| match *active {
+                true => scale.slice_us(divided(index)),
+                false => scale.slice_us(whole[index]),
+            })
+            .collect()
+    };
+    tenants.iter().enumerate().map(slices).collect()
+}
+
+/// How parts of the frame become slices.
+struct Scale {
+    factor: f64,
+    least_us: u64,
+    /// Added to each slice, for the switch that it begins with.
+    switch_us: u64,
+}
+
+impl Scale {
+    /// For tenants that yield to nobody: grown until the shortest slice is long enough.
+    fn standing(shortest_us: f64) -> Self {
+        Self {
+            factor: (SHORTEST_SLICE_US as f64 / shortest_us).max(1.0),
+            least_us: SHORTEST_SLICE_US,
+            switch_us: SWITCH_US,
+        }
+    }
+
+    /// For tenants beside an active high one: shrunk until the shortest slice is as short as may be.
+    fn yielding(shortest_us: f64, least_us: u64) -> Self {
+        let factor = least_us as f64 / shortest_us;
+        Self {
+            factor: match factor.is_finite() && factor > 0.0 {
+                true => factor,
+                false => 0.0,
+            },
+            least_us,
+            switch_us: 0,
+        }
+    }
+
+    fn slice_us(&self, part_us: f64) -> u64 {
+        let slice_us = (part_us * self.factor).round().max(self.least_us as f64);
+        slice_us as u64 + self.switch_us
+    }
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub trait Carrier: Send + Sync {
     fn owed(&self) -> Option<u64> {
         None
     }
-    /// The peer has so many bytes of what was sent.
+    /// The peer has received this many bytes of the stream.
     fn acknowledge(&self, _received: u64) {}
 }
 

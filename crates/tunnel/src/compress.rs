@@ -23,7 +23,7 @@ pub(crate) struct Compressor {
 }
 
 impl Compressor {
-    /// Notes how long the carrier took for so many bytes.
+    /// Notes how long the carrier took to send these bytes.
     pub(crate) fn sent(&self, bytes: usize, took: Duration) {
         if bytes < TELLING_BYTES {
             return;

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::{Carrier, TunnelError, lock};
 
-/// Bytes that may wait. A peer that makes this end say so much without reading any of it is up to no good.
+/// Most bytes that may wait. A peer that asks for more without reading is hostile.
 const MOST_WAITING: usize = 1 << 20;
 
 /// Frames that wait for the sending thread.
@@ -29,7 +29,9 @@ impl Courier {
         let mut waiting = lock(&self.waiting);
         put(&mut waiting);
         if waiting.len() > MOST_WAITING {
-            return Err(TunnelError::protocol("it does not read what it is told"));
+            return Err(TunnelError::protocol(
+                "the other side does not read its messages",
+            ));
         }
         drop(waiting);
         self.ready.notify_one();

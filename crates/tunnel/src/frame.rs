@@ -91,7 +91,7 @@ kinds! {
     BlobWanted = 37,
     /// Far: `a` bytes of frames have been dealt with.
     Credit = 38,
-    /// Far: there is no session any more; data says why.
+    /// Far: the session has ended; data says why.
     Ended = 39,
     /// Far: the answer to a ping.
     Pong = 40,
@@ -303,7 +303,7 @@ impl FrameReader {
     /// The next frame.
     ///
     /// # Errors
-    /// The stream is broken or closed, or what came is no frame.
+    /// The stream is broken or closed, or the bytes are not a frame.
     pub fn read(&mut self) -> Result<(Header, &[u8]), TunnelError> {
         self.fill(HEADER_BYTES)?;
         let header = match self.buffer[self.start..].first_chunk() {

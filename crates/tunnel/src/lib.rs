@@ -59,7 +59,7 @@ pub enum TunnelError {
     /// The other end has closed the stream.
     #[error("the other side closed the connection")]
     Closed,
-    /// The other end has said why there is no session any more.
+    /// The other end has ended the session and said why.
     #[error("{0}")]
     Ended(String),
     /// The other end broke the rules.

@@ -20,9 +20,9 @@ use crate::{Carrier, lock};
 
 /// A sender waits while so many bytes are kept. More are kept by one send that began with fewer, and by what never waits.
 const MOST_KEPT: u64 = 64 << 20;
-/// What never waits may add so much: a peer that acknowledges none of it is up to no good.
+/// Bytes that senders which never wait may add: a peer that acknowledges none of them is hostile.
 const MOST_ASIDE: u64 = 8 << 20;
-/// The peer is told what has come in steps of this size.
+/// Received bytes are acknowledged in steps of this size.
 const TELL_EVERY: u64 = 1 << 20;
 /// How often a sender without room looks whether there is some.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -72,7 +72,7 @@ pub struct Resuming {
     /// The connection that is read.
     reading: Mutex<Arc<dyn Carrier>>,
     received: AtomicU64,
-    /// What the peer was last told of `received`.
+    /// The last acknowledged value of `received`.
     told: AtomicU64,
     breaks: AtomicU64,
 }

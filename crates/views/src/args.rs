@@ -6,7 +6,7 @@ use mica_command::when::Since;
 /// `mica top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Print one picture as text and end, as is done where the output is no terminal
+    /// Print one picture as text and end; the default if the output is not a terminal
     #[arg(long)]
     pub once: bool,
     /// Show only rows that contain this text
@@ -15,7 +15,7 @@ pub struct TopArgs {
     /// Sort by this
     #[arg(long, value_enum, default_value_t = SortArg::Name)]
     pub sort: SortArg,
-    /// Watch the daemon behind this control socket, such as one that `ssh -L` forwards from another host
+    /// Watch the daemon behind this control socket, for example a socket that `ssh -L` forwards from another host
     #[arg(long, value_name = "PATH")]
     pub socket: Option<std::path::PathBuf>,
 }

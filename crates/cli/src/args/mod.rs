@@ -3,6 +3,7 @@
 mod cdi;
 mod region;
 mod remote;
+mod texts;
 mod values;
 mod vm;
 
@@ -15,7 +16,7 @@ pub(crate) use cdi::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs};
 use mica_command::size::{Memory, Share};
 use mica_command::when::Since;
 use mica_views::args::{ReportArgs, SmiArgs, TopArgs, WhyArgs};
-pub(crate) use region::{RegionCommand, RegionUse};
+pub(crate) use region::{RegionAttachArgs, RegionCommand, RegionCreateArgs, RegionUse};
 pub(crate) use remote::{InviteArgs, PairArgs, RemoteAddArgs, RemoteCommand, ServeArgs};
 pub(crate) use values::{
     ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
@@ -33,9 +34,8 @@ use crate::check::CheckEnvironment;
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Sizes are 8GiB, 8G, 8192MiB or 50% of a GPU; shares are percent of one GPU.\n\
-    Every listing has --json. Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
-    run and exec return the program's own code, or 127 if it was not found, 126 if it cannot be run, 125 if Mica failed."
+    after_help = texts::MICA,
+    max_term_width = 80
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -48,7 +48,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a program in a virtual GPU of its own
     #[command(
-        after_help = "Examples: mica run --memory 8GiB --share 30 -- python train.py\n          mica run --seed 7 -- ./test\nWith --seed (software GPU) kernels run one after the other in the order of their launches, and blocks in the order that the\nnumber chooses. On one core the same program with the same input then computes the same bits every time: sums of\nfloating-point atomics, the order of printf, who wins a race. Clocks, and launches from several threads or processes of the\nprogram at once, stay as they are. With --cores above 1, blocks only begin in that order."
+        after_help = texts::RUN
     )]
     Run(RunArgs),
     /// Run a program in an existing virtual GPU
@@ -59,7 +59,7 @@ pub(crate) enum Command {
     /// allocations and of freed memory, races, reads of memory that nobody wrote, barriers and masks used
     /// as they must not be, memory never freed. The same program gives the same report every time.
     #[command(
-        after_help = "Examples: mica check -- ./program\n          mica check --tool memcheck,racecheck --sarif report.sarif -- ./tests\nBuild with -lineinfo for source lines. Exit code: the program's own, or --error-exitcode if mistakes were found."
+        after_help = texts::CHECK
     )]
     Check(CheckArgs),
     /// Which lines of a program's kernels were reached, without a GPU
@@ -68,7 +68,7 @@ pub(crate) enum Command {
     /// reached: source lines of code that was built with -lineinfo, else lines of the PTX text. A line is reached if any copy
     /// of it is. Kernels of a module that was loaded and never launched count as not reached.
     #[command(
-        after_help = "Examples: mica cov -- ./tests\n          mica cov --lcov cov.info --fail-under 80 -- ctest\n          mica cov -a one.info -a two.info --lcov all.info      (adds up, runs nothing)\n          genhtml cov.info -o html\nBuild with -lineinfo for source lines. The count of a line is the number of processes that reached it, that of a kernel\nits launches. Exit code: the program's own, or 1 if it is 0 and less than --fail-under was reached."
+        after_help = texts::COV
     )]
     Cov(CovArgs),
     /// Which kernels, copies and waits take a program's time
@@ -77,7 +77,7 @@ pub(crate) enum Command {
     /// software GPU, those of the driver's events on an NVIDIA GPU. With --vgpu nothing is started: what runs in
     /// that virtual GPU is looked at for a while.
     #[command(
-        after_help = "Examples: mica profile -- ./program\n          mica profile --trace trace.json -- python train.py\n          mica profile --vgpu team-a --seconds 5\nExit code: the program's own."
+        after_help = texts::PROFILE
     )]
     Profile(ProfileArgs),
     /// Make a virtual GPU that stays until it is removed
@@ -108,7 +108,7 @@ pub(crate) enum Command {
     /// Memory that several virtual GPUs share: one copy of the weights for many
     #[command(
         subcommand,
-        after_help = "Example: mica region create weights -m 20GiB\n         mica run --region weights:rw -- python load.py\n         mica run --region weights -- python serve.py\nPrograms find the handle for cuIpcOpenMemHandle in MICA_REGION_WEIGHTS."
+        after_help = texts::REGION
     )]
     Region(RegionCommand),
     /// List this host's GPUs
@@ -117,12 +117,12 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Watch GPUs, virtual GPUs and their programs, and act on them
     #[command(
-        after_help = "Keys: ? shows all of them, q quits. Where the output is no terminal, one picture is printed as text."
+        after_help = texts::TOP
     )]
     Top(TopArgs),
     /// A picture in nvidia-smi's layout, and its queries for scripts
     #[command(
-        after_help = "Examples: mica smi -L\n          mica smi --query-vgpu=name,memory.used,utilization.gpu --format=csv,noheader\nA wrong field is answered with the list of fields."
+        after_help = texts::SMI
     )]
     Smi(SmiArgs),
     /// Why is a virtual GPU slow? Measures, and says what to change
@@ -138,7 +138,7 @@ pub(crate) enum Command {
     Demo(JsonArgs),
     /// Give virtual GPUs to containers (Docker, Podman, containerd)
     #[command(
-        after_help = "Example: mica cdi generate --vgpu team-a --new 8GiB-30, then\n         podman run --device mica.dev/vgpu=team-a IMAGE"
+        after_help = texts::CDI
     )]
     Cdi(CdiArgs),
     /// Give a virtual GPU to a virtual machine
@@ -147,8 +147,7 @@ pub(crate) enum Command {
     Bench(mica_bench::BenchArgs),
     /// Open the web page: who has the GPU, live
     #[command(
-        after_help = "The address signs its first visitor in as you; it is good once and for five minutes.\n\
-        From another machine: ssh -L 7411:127.0.0.1:7411 HOST, then open the address there."
+        after_help = texts::DASHBOARD
     )]
     Dashboard(JsonArgs),
     /// Own this host's GPUs
@@ -156,7 +155,7 @@ pub(crate) enum Command {
     /// Let paired machines use this host's GPUs over the network
     #[command(after_help = "Example: mica serve --listen 0.0.0.0:9731\nThen: mica remote invite")]
     Serve(ServeArgs),
-    /// Pair machines, and list and remove those that are paired
+    /// Pair machines, list paired machines, and remove them
     #[command(subcommand)]
     Remote(RemoteCommand),
     /// Show the kernels in a PTX or fatbin file, and what cannot be run
@@ -165,7 +164,7 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Print a shell's completions
     #[command(
-        after_help = "Example: mica completions bash > ~/.local/share/bash-completion/completions/mica"
+        after_help = texts::COMPLETIONS
     )]
     Completions {
         /// The shell
@@ -563,6 +562,9 @@ pub(crate) struct JsonArgs {
 
 /// `mica resize`.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "mica resize [-m SIZE] [-s PERCENT] [--cap|--no-cap] [--priority P] NAME"
+)]
 #[command(group(
     // Not the group that all arguments are in by themselves: the name alone changes nothing.
     clap::ArgGroup::new("changes").required(true).multiple(true).args(["memory", "share", "cap", "no_cap", "priority"])

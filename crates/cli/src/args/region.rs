@@ -18,7 +18,7 @@ pub(crate) enum RegionCommand {
     Ls(JsonArgs),
     /// Let the programs of a virtual GPU open a region
     Attach(RegionAttachArgs),
-    /// Let the programs of a virtual GPU open a region no more
+    /// Take a region from a virtual GPU: programs that start later cannot open it
     Detach(RegionDetachArgs),
     /// Remove a region with what is in it
     Rm(RegionRemoveArgs),

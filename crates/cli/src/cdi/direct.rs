@@ -102,7 +102,7 @@ fn beside(folder: &Path) -> Vec<(String, PathBuf)> {
 
 fn text(path: &Path) -> Result<String> {
     let text = path.to_str().map(str::to_owned);
-    text.with_context(|| format!("the path {} is no text", path.display()))
+    text.with_context(|| format!("the path {} is not UTF-8", path.display()))
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ pub(super) fn install() -> Result<ContainerLibraries> {
             let file = place.join(libc.name()).join(names[0]);
             libraries::place(&file, &content)?;
             let host = file.to_str();
-            let host = host.context("the path of the libraries is no text")?;
+            let host = host.context("the path of the libraries is not UTF-8")?;
             let mounted = names.iter().map(|name| format!("{folder}/{name}"));
             mounts.extend(mounted.map(|target| Mount::library(host, &target)));
         }

@@ -12,7 +12,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use mica_control::api::{ContainerSocket, ContainerSocketSpec, GpuKind, Mode};
+use mica_control::api::{ContainerSocket, ContainerSocketSpec, GpuKind, Mode, VgpuInfo};
 use mica_control::client::ControlClient;
 use mica_limits::CONTAINER_DIR;
 use serde::Serialize;
@@ -56,10 +56,9 @@ fn generate(args: &CdiGenerateArgs) -> Result<()> {
         // Before a device is made that could not be written.
         direct::edits(&all_cards(&client)?)?;
     }
-    let everything = args.vgpu.is_empty() && args.new.is_empty();
     for name in &args.vgpu {
         let vgpu = client.get(name).map_err(explain)?;
-        if vgpu.mode == Mode::Direct && mode == Mode::Isolated {
+        if needs_device_files(&vgpu, mode) {
             bail!(
                 "{name} is a direct virtual GPU: a container would need device files, with which a program can pass its limits\n\
                  hint: allow that with --mode direct, or make an isolated one (mica create NAME --mode isolated)"
@@ -70,43 +69,63 @@ fn generate(args: &CdiGenerateArgs) -> Result<()> {
     for kind in &args.new {
         ask(&client, None, Some(kind.spec(mode)))?;
     }
-    if everything {
-        let vgpus = client.list().map_err(explain)?;
-        let own = vgpus.iter().filter(|v| v.owner_uid == mica_control::uid());
-        for vgpu in own.filter(|vgpu| !vgpu.ephemeral) {
-            match vgpu.mode == Mode::Direct && mode == Mode::Isolated {
-                true => errln!(
-                    "mica: {} is left out: it is a direct virtual GPU (--mode direct allows device files)",
-                    vgpu.name
-                ),
-                false => ask(&client, Some(vgpu.name.clone()), None)?,
-            }
-        }
+    if args.vgpu.is_empty() && args.new.is_empty() {
+        ask_for_all(&client, mode)?;
     }
     let written = write(&client, folder_of(args.output.as_deref()))?;
     warn_of_large(&client, &args.new)?;
-    if args.json {
-        return print_json(&written);
+    match args.json {
+        true => print_json(&written),
+        false => {
+            written.show();
+            Ok(())
+        }
     }
-    if written.devices.is_empty() {
-        outln!(
-            "no devices: make a virtual GPU (mica create NAME -m 8GiB -s 30 --mode isolated) or name a kind (--new 8GiB-30)"
-        );
-        return Ok(());
+}
+
+/// Whether a container would need device files for a virtual GPU, and the mode does not allow them.
+fn needs_device_files(vgpu: &VgpuInfo, mode: Mode) -> bool {
+    vgpu.mode == Mode::Direct && mode == Mode::Isolated
+}
+
+/// Asks for a socket for each virtual GPU of the caller that lasts.
+fn ask_for_all(client: &ControlClient, mode: Mode) -> Result<()> {
+    let vgpus = client.list().map_err(explain)?;
+    let own = vgpus.iter().filter(|v| v.owner_uid == mica_control::uid());
+    for vgpu in own.filter(|vgpu| !vgpu.ephemeral) {
+        match needs_device_files(vgpu, mode) {
+            true => errln!(
+                "mica: {} is left out: it is a direct virtual GPU (--mode direct allows device files)",
+                vgpu.name
+            ),
+            false => ask(client, Some(vgpu.name.clone()), None)?,
+        }
     }
-    for file in &written.files {
-        outln!("wrote {}", file.display());
-    }
-    for device in &written.devices {
-        outln!("  {device}");
-    }
-    if !written.musl {
-        errln!(
-            "mica: this build has no libraries for musl: programs built for Alpine do not find a GPU"
-        );
-    }
-    outln!("try: podman run --device {} IMAGE", written.devices[0]);
     Ok(())
+}
+
+impl Written {
+    /// Says which files there are now, and how to use a device.
+    fn show(&self) {
+        let Some(first) = self.devices.first() else {
+            outln!(
+                "no devices: make a virtual GPU (mica create NAME -m 8GiB -s 30 --mode isolated) or name a kind (--new 8GiB-30)"
+            );
+            return;
+        };
+        for file in &self.files {
+            outln!("wrote {}", file.display());
+        }
+        for device in &self.devices {
+            outln!("  {device}");
+        }
+        if !self.musl {
+            errln!(
+                "mica: this build has no libraries for musl: programs built for Alpine do not find a GPU"
+            );
+        }
+        outln!("try: podman run --device {first} IMAGE");
+    }
 }
 
 fn ask(

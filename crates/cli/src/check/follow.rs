@@ -26,7 +26,7 @@ pub(super) struct Seen {
     /// Programs that have said what they have not freed, and those that could not because a kernel had faulted.
     pub(super) ended: u64,
     pub(super) faulted: u64,
-    /// Lines that are no record: the program can write into the file too.
+    /// Lines that are not records: the program can write into the file too.
     pub(super) unreadable: u64,
 }
 

@@ -139,7 +139,7 @@ pub(crate) fn connection(pair: bool, resume_seconds: u32) -> Result<()> {
     let stream = TcpStream::from(socket);
     let from = stream
         .peer_addr()
-        .context("the standard input is no connection")?;
+        .context("standard input is not a TCP connection")?;
     // `mica serve` has started a daemon if there was none: nothing can be started from here.
     let connect = || Ok(control::connect_existing());
     let log = |line: &str| errln!("mica: {}", printable(line));

@@ -24,7 +24,7 @@ fn codes_tell_the_programs_failure_from_micas() {
         );
         assert_eq!(
             fails(126, "/"),
-            "mica: / is not a program that may be run here\n"
+            "mica: / cannot be run: it is not an executable file, or its folder allows no programs\n"
         );
         assert_eq!(
             fails(126, &broken),

@@ -95,7 +95,7 @@ fn what_reads_the_network_is_confined_and_serves() {
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
     assert_eq!(listed["servers"][0]["reachable"], true, "{listed}");
     assert!(listed["servers"][0]["gpus"][0].is_string(), "{listed}");
-    eventually("the processes of those end", || {
+    eventually("the processes of these connections end", || {
         serving.connections().is_empty()
     });
     // A stranger that says hello and nothing more has a process that can do nothing.

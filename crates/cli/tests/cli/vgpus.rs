@@ -81,7 +81,7 @@ fn refusals_say_why_and_what_to_do() {
     assert!(mode.contains("always isolated"), "{mode}");
     assert_eq!(
         home.fails(1, "create c --gpu 7"),
-        "mica: there is no GPU 7\n  hint: this host has GPU 0 (software) alone\n"
+        "mica: there is no GPU 7\n  hint: this host has only GPU 0 (software)\n"
     );
 }
 

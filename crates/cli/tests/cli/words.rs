@@ -172,19 +172,37 @@ fn commands_of_other_tools_are_answered_with_our_own() {
 }
 
 /// Every option letter means one thing, and every option takes the same in all commands.
-#[test]
-fn the_same_flag_means_the_same_everywhere() {
-    let home = Home::new();
-    let help = home.ok("--help");
-    let commands = help
+/// The commands that the help lists.
+fn commands(home: &Home) -> Vec<String> {
+    home.ok("--help")
         .lines()
         .skip_while(|line| *line != "Commands:")
         .skip(1)
         .take_while(|line| !line.is_empty())
-        .map(|line| line.split_whitespace().next().unwrap());
+        .map(|line| line.split_whitespace().next().unwrap().to_owned())
+        .filter(|command| command != "help")
+        .collect()
+}
+
+#[test]
+fn help_fits_a_terminal_of_80_columns() {
+    let home = Home::new();
+    for command in std::iter::once(String::new()).chain(commands(&home)) {
+        for line in home.ok(format!("{command} --help").trim()).lines() {
+            assert!(line.chars().count() <= 80, "{command}: {line}");
+        }
+    }
+}
+
+#[test]
+fn the_same_flag_means_the_same_everywhere() {
+    let home = Home::new();
     let mut known = std::collections::HashMap::new();
-    for command in commands.filter(|command| *command != "help") {
-        for line in home.ok(&format!("{command} -h")).lines() {
+    for command in commands(&home) {
+        let help = home.ok(&format!("{command} -h"));
+        // Sentences below the options name flags too.
+        let options = help.lines().skip_while(|line| *line != "Options:");
+        for line in options.take_while(|line| !line.is_empty()) {
             let line = line.trim();
             if !line.starts_with('-') {
                 continue;

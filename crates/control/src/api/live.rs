@@ -1,4 +1,4 @@
-//! What a page that is open is told: who had a GPU when; and how to open the page.
+//! Data of an open page: who had a GPU when; and how to open the page.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub enum TurnKind {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Turn {
-    /// Grows by one per turn of a GPU. A turn that has grown or ended is told again under the same number.
+    /// Grows by one per turn of a GPU. A turn that has grown or ended is sent again under the same number.
     pub sequence: u64,
     /// The virtual GPU.
     pub vgpu: String,
@@ -66,7 +66,7 @@ pub struct Turns {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Dashboard {
-    /// Address of the page, with a ticket that signs its first user in as whoever asked for it.
+    /// Address of the page, with a ticket that signs its first user in as the user who asked for it.
     pub url: String,
     /// Address without the ticket.
     pub page: String,
@@ -79,7 +79,7 @@ pub struct Dashboard {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Session {
-    /// Name; empty for one that `mica dashboard` signed in.
+    /// Name; empty for a user that `mica dashboard` signed in.
     pub name: String,
     /// The user whose rights hold.
     pub uid: u32,

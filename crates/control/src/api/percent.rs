@@ -56,14 +56,14 @@ impl Percent {
         }
     }
 
-    /// An even part for each of so many.
+    /// One of a number of even parts.
     pub fn divided_by(self, parts: u32) -> Self {
         Self {
             hundredths: self.hundredths / parts.max(1),
         }
     }
 
-    /// This part of so many bytes.
+    /// This part of a number of bytes.
     pub fn of_bytes(self, bytes: u64) -> u64 {
         let part = u128::from(bytes) * u128::from(self.hundredths) / 10_000;
         u64::try_from(part).unwrap_or(u64::MAX)

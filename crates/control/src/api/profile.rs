@@ -58,7 +58,7 @@ impl std::fmt::Display for ProfileActivity {
 pub struct SetProfile {
     /// The new level. A profile that was off begins anew.
     pub level: ProfileLevel,
-    /// Ends the profile after so many seconds, should nobody else do; absent: it goes on.
+    /// Seconds after which the profile ends by itself; absent: it goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
 }

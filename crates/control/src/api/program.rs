@@ -1,4 +1,4 @@
-//! What is told of a program by whoever started it.
+//! The report about a program by the command that started it.
 
 use serde::{Deserialize, Serialize};
 

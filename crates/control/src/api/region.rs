@@ -64,7 +64,7 @@ pub struct RegionAttachment {
 pub struct RegionInfo {
     /// Name.
     pub name: String,
-    /// Size; counted once, whoever uses it.
+    /// Size; counted once, for all its users.
     pub bytes: u64,
     /// Index of its GPU.
     pub gpu: u32,

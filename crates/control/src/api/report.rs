@@ -43,7 +43,7 @@ pub struct ProcessInfo {
     pub pid: u32,
     /// Command name.
     pub name: String,
-    /// Command line, as whoever started the program told it: at most 256 characters, empty where nobody did.
+    /// Command line, as the command that started the program reported it: at most 256 characters, empty without a report.
     pub command: String,
     /// `direct`; `program` for one that a worker serves, with the worker's figures; or `worker` for a worker whose
     /// program is not known.

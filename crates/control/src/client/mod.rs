@@ -138,7 +138,7 @@ impl ControlClient {
         self.json("POST", &vgpu_path(name, "/join"), NOTHING)
     }
 
-    /// The same for a tool that tests the limits: what it does is no event of the tenant's.
+    /// As `join`, for a tool that tests the limits: its failures are not events of the tenant.
     pub fn join_as_probe(&self, name: &str) -> Result<Created, ControlError> {
         self.json("POST", &vgpu_path(name, "/join?probe=true"), NOTHING)
     }
@@ -261,7 +261,7 @@ impl ControlClient {
         )
     }
 
-    /// Where the web page is, with a ticket for its caller; has it served if it is not.
+    /// The address of the web page, with a ticket for the caller; starts serving the page if needed.
     pub fn dashboard(&self) -> Result<Dashboard, ControlError> {
         self.json("POST", "/v1/dashboard", NOTHING)
     }

@@ -37,7 +37,7 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DaemonSection {
-    /// A daemon started on demand ends after so many seconds without virtual GPUs and requests.
+    /// Seconds without virtual GPUs and requests after which a daemon started on demand ends.
     pub idle_exit_seconds: u64,
     /// Most connections of programs and workers.
     pub max_connections: u32,
@@ -146,11 +146,11 @@ pub struct SwapSection {
     pub overcommit: f64,
     /// Host memory for memory that is away; 0: half of the host's.
     pub arena_bytes: u64,
-    /// A turn on the GPU is at least so many times the exchange.
+    /// A turn on the GPU is at least this multiple of the time that the exchange takes.
     pub turn_multiple: u64,
-    /// And at least so many milliseconds.
+    /// A turn on the GPU is at least this long.
     pub least_turn_ms: u64,
-    /// From so many milliseconds without work on, a virtual GPU gives way at once.
+    /// Milliseconds without work after which a virtual GPU leaves the GPU at once when another needs room.
     pub idle_ms: u64,
     /// Longest time that an allocation waits for room on the GPU.
     pub wait_seconds: u64,
@@ -198,19 +198,19 @@ pub enum Leases {
     Never,
 }
 
-/// Use that is warned of: an event, a line of the log, and a message to a webhook. 0 switches a warning off.
+/// Warnings about use: each is an event, a line of the log, and a message to a webhook. 0 switches a warning off.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WarningsSection {
-    /// A virtual GPU uses so many percent of its memory limit, or more.
+    /// Warn if a virtual GPU uses this part of its memory limit or more.
     pub memory_percent: u32,
-    /// Its threads wait for their turn so many percent of the time, or more, summed over threads.
+    /// Warn if its threads wait for their turn for this part of the time or more, summed over threads.
     pub waiting_percent: u32,
-    /// It has programs, and so many percent of its share, or more, are not used.
+    /// Warn if it has programs and this part of its share or more is not used.
     pub idle_share_percent: u32,
-    /// A GPU is busy so many percent of the time, or more.
+    /// Warn if a GPU is busy for this part of the time or more.
     pub gpu_percent: u32,
-    /// Seconds that it must last before it is told.
+    /// Seconds that a condition must last before its warning.
     pub for_seconds: u64,
     /// Where warnings are sent, such as `http://host:8080/path`; empty: nowhere.
     pub webhook: String,

@@ -110,7 +110,7 @@ impl ContainerSockets {
         }
     }
 
-    /// Listens no more and removes the folder.
+    /// Stops listening and removes the folder.
     pub(crate) fn close(&mut self, number: u64) {
         if let Some(entry) = self.entries.remove(&number) {
             entry.unlink();

@@ -20,7 +20,7 @@ pub(crate) fn driver_checks() -> Vec<Check> {
     }
     let entry_points = mica_backend_cuda::symbols::unknown_entry_points();
     if let Some(why) = crate::nvidia::absent() {
-        // Where there is no driver at all, nobody expects a card of it.
+        // Without a driver, nobody expects a card.
         let verdict = match entry_points {
             Some(_) => Verdict::Warning,
             None => Verdict::Ok,

@@ -161,7 +161,7 @@ impl<'a> VgpuChecks<'a> {
     }
 }
 
-/// What divides the time of a virtual GPU with so many processes.
+/// What divides the time of a virtual GPU with this number of processes.
 fn mechanism(name: &'static str, members: usize) -> (Verdict, String) {
     let verdict = match name == Mechanism::None.name() {
         true => Verdict::Failed,

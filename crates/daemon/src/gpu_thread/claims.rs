@@ -11,7 +11,7 @@ use mica_wire::host::page::client_flags;
 
 use crate::tenant::Governed;
 
-/// What the arbiter is told of a client.
+/// The arbiter's input about a client.
 pub(super) fn input(governed: &Governed, has_slices: bool) -> Input {
     let page = &governed.page;
     let counters = &page.counters;
@@ -50,7 +50,6 @@ pub(super) fn busy_ns(governed: &Governed, has_slices: bool) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
     use mica_limits::SharedPage;
     use rustix::event::{EventfdFlags, eventfd};
@@ -65,19 +64,10 @@ mod tests {
             (Role::Worker, true, None),
             (Role::Direct, false, None),
         ] {
-            let governed = Governed {
-                id: 1,
-                role,
-                tenant: Arc::new(Tenant::default()),
-                page: Arc::new(SharedPage::create().unwrap()),
-                doorbell: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
-                mechanism: AtomicU8::new(0),
-                charged_ns: AtomicU64::new(0),
-                leases: AtomicU64::new(0),
-                overruns: AtomicU64::new(0),
-                undrained: AtomicBool::new(false),
-                held_by_stops: AtomicBool::new(false),
-            };
+            let page = Arc::new(SharedPage::create().unwrap());
+            let doorbell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+            let tenant = Arc::new(Tenant::default());
+            let governed = Governed::new(1, role, tenant, page, doorbell);
             let flags = &governed.page.client.flags;
             flags.store(client_flags::METERED, Relaxed);
             governed.page.counters.used_ns.store(7, Relaxed);

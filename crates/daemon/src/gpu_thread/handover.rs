@@ -19,7 +19,7 @@ use mica_scheduler::arbiter::Handover;
 
 /// So long before the lease is expected back everybody is awake.
 const PREPARE_NS: u64 = 500_000;
-/// Longest watch past the expected moment; whoever takes longer rings.
+/// Longest watch past the expected moment; a client that takes longer rings the doorbell.
 const WATCH_NS: u64 = 800_000;
 
 /// What is known about the ends of leases.

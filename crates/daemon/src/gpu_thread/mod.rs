@@ -356,7 +356,7 @@ impl ThreadState {
                 Gate::Open => gate::OPEN,
                 Gate::Closed => gate::CLOSED,
                 Gate::Leased { end_ns } => {
-                    // Before the gate, so that whoever sees the grant sees its end.
+                    // Before the gate, so that a client that sees the grant sees its end.
                     lease.lease_end_ns.store(end_ns, Release);
                     gate::LEASED
                 }

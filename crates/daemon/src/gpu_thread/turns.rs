@@ -1,4 +1,4 @@
-//! Who had the GPU when: a bounded log of turns, for those who watch.
+//! Who had the GPU when: a bounded log of turns, for viewers.
 //!
 //! Under leases a turn is a lease, from its grant to its return, with the GPU time that was used under it where the device
 //! meters it: a program that thinks between two kernels holds the lease and uses nothing. Without leases the log holds what each look at the
@@ -14,7 +14,7 @@ use crate::tenant::Governed;
 
 /// Turns that are remembered: half a minute of leases of the usual length, or some seconds of the shortest.
 const REMEMBERED: usize = 4096;
-/// Longest open turn in one record, so that whoever watches sees it grow.
+/// Longest open turn in one record, so that a viewer sees it grow.
 const OPEN_NS: u64 = 100_000_000;
 
 /// One turn.

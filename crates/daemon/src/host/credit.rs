@@ -19,11 +19,11 @@ use crate::swap::Shortage;
 pub(super) struct CreditRequest {
     /// Number of its message.
     pub(super) id: u32,
-    /// At least so many bytes more
+    /// Bytes that it needs beyond `have_bytes`.
     pub(super) bytes: u64,
-    /// than these.
+    /// Credit that it has left.
     pub(super) have_bytes: u64,
-    /// A request that is not to wait, nor to be told of.
+    /// Refuse at once instead of waiting, and without an event.
     pub(super) now: bool,
 }
 
@@ -31,7 +31,7 @@ fn no_credit(why: impl Into<mica_wire::host::frame::Text>) -> DaemonMessage {
     DaemonMessage::NoCredit { why: why.into() }
 }
 
-/// Until when a request waits for room on the card.
+/// When a request that waits for room on the card is refused.
 fn room_deadline(config: &Config) -> Instant {
     Instant::now() + Duration::from_secs(config.swap.wait_seconds)
 }
@@ -79,7 +79,7 @@ impl HostServer {
         }
         let name = client.vgpu.clone();
         let (pid, is_probe) = (client.pid, client.is_probe);
-        // In order of arrival: whoever comes while others wait waits behind them, however little it wants.
+        // In order of arrival: a request that comes while others wait is queued behind them, however small it is.
         let others_wait = registry.waiters.iter().any(|waiter| waiter.vgpu == name);
         let Some(vgpu) = registry.vgpus.get_mut(&name) else {
             return denied("the virtual GPU was removed");
@@ -177,7 +177,7 @@ struct Round {
     /// large one before it.
     blocked: Vec<String>,
     answers: Vec<(Arc<HostSocket>, Frame)>,
-    /// Requests that have waited in vain: virtual GPU, process, and why.
+    /// Requests that were refused after their wait: virtual GPU, process, and why.
     denied: Vec<(String, u32, String)>,
 }
 
@@ -242,10 +242,10 @@ impl Round {
 /// Why a request was not granted in time; `full` is what its virtual GPU lacks.
 fn in_vain(waiter: &Waiter, full: Option<Full>) -> String {
     match full {
-        Some(full) => format!("waited in vain: {full}"),
+        Some(full) => format!("waited without success: {full}"),
         None if waiter.for_room => {
-            "waited in vain for room on the GPU: what is on it does not leave".to_owned()
+            "waited without success for room on the GPU: the memory on it does not leave".to_owned()
         }
-        None => "waited in vain behind an earlier request".to_owned(),
+        None => "waited without success behind an earlier request".to_owned(),
     }
 }

@@ -41,17 +41,17 @@ const FIRST: u64 = 3;
 const CONTAINER_LISTENERS: u64 = 1 << 62;
 /// A connection must say hello within this time.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
-/// How often waiting requests are tried again: releases are not announced.
+/// Pause between two tries of waiting requests: programs do not announce what they free.
 const RETRY_EVERY: Duration = Duration::from_millis(10);
-/// How often ends of processes without a connection are looked for, and how often everything else is.
+/// Pause between two looks for processes that have ended without a connection, and between two looks at everything else.
 const WATCH_EVERY: Duration = Duration::from_millis(15);
 const TICK: Duration = Duration::from_millis(50);
-/// What a process is told that has no number here.
+/// Why a process whose number the daemon cannot see is refused.
 const UNSEEN: &str = "this program is in a process namespace that the Mica daemon cannot see: run the daemon in that \
     namespace or in one above it, such as the host's";
 /// Refused connections kept at most.
 const MOST_REFUSED: usize = 128;
-/// A worker that has not said hello for so long is given up.
+/// A worker that has not said hello within this time is given up.
 const WORKER_WITHIN: Duration = Duration::from_secs(60);
 
 /// The outside of the host thread.
@@ -82,19 +82,19 @@ pub(crate) type Rejection = (Refusal, String);
 /// Which socket a peer came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerSocket {
-    /// The one that programs and tools see.
+    /// The socket of programs and tools.
     Programs,
-    /// The one that workers see.
+    /// The socket of workers.
     Workers,
-    /// The one of this number that is mounted into containers.
+    /// The container socket of this number.
     Container(u64),
 }
 
-/// Whose number of connections is bounded.
+/// A holder of connections; the number of connections of each is bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Holder {
     User(u32),
-    /// The users of a container are no users of the host: one that is called root there must not take root's connections.
+    /// User numbers of a container are not those of the host: root of a container must not take connections of the host's root.
     Socket(u64),
 }
 
@@ -130,12 +130,12 @@ pub(crate) struct HostServer {
     worker_listener: OwnedFd,
     container_listeners: HashMap<u64, Arc<OwnedFd>>,
     epoll: OwnedFd,
-    /// Given up for a moment where no descriptor is left.
+    /// Closed for a moment when the process has no descriptor left for something urgent.
     spare: Option<OwnedFd>,
     connections: HashMap<u64, Connection>,
     per_holder: HashMap<Holder, u32>,
     greeting: u32,
-    /// Refused for lack of room; kept a moment so that they can read why.
+    /// Refused connections, kept for a moment so that their peers can read why.
     refused: VecDeque<(Instant, Arc<HostSocket>)>,
     next: u64,
     last_tick: Instant,
@@ -355,7 +355,7 @@ impl HostServer {
                 },
                 Err(error) if error.would_block() => return,
                 Err(mica_wire::host::socket::SocketError::Malformed(length)) => {
-                    let text = format!("{length} bytes are no message");
+                    let text = format!("a packet of {length} bytes is not a message");
                     let _ = socket.send(&refusal(Refusal::Protocol, &text), &[]);
                     return self.close(number);
                 }

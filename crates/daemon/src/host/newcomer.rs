@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use mica_control::api::Severity;
 use mica_limits::SharedPage;
@@ -108,19 +107,13 @@ impl<'a> Newcomer<'a> {
             entry.client = registry.fresh_id();
         }
         let (doorbell, bell) = super::doorbell().map_err(|error| cannot("a doorbell", error))?;
-        let governed = Arc::new(Governed {
-            id: entry.client,
-            role: hello.role(),
-            tenant: place.tenant.clone(),
-            page: Arc::new(page),
+        let governed = Arc::new(Governed::new(
+            entry.client,
+            hello.role(),
+            place.tenant.clone(),
+            Arc::new(page),
             doorbell,
-            mechanism: AtomicU8::new(0),
-            charged_ns: AtomicU64::new(0),
-            leases: AtomicU64::new(0),
-            overruns: AtomicU64::new(0),
-            undrained: AtomicBool::new(false),
-            held_by_stops: AtomicBool::new(false),
-        });
+        ));
         Ok(Self {
             hello,
             place,

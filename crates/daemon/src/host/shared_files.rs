@@ -142,7 +142,7 @@ impl HostServer {
 }
 
 impl HostServer {
-    /// Answers a request about a region of a virtual GPU; `None` if the name is no region's.
+    /// Answers a request about a region of a virtual GPU; `None` if no region has the name.
     fn serve_region(
         &self,
         client: u64,
@@ -172,7 +172,7 @@ impl HostServer {
                 let file = file.as_ref()?.try_clone().ok()?;
                 let brought = registry.bring_region(client, vgpu, name, *bytes, file);
                 // A region that was removed meanwhile is nobody's.
-                let brought = brought.unwrap_or_else(|| Err("there is no such region".into()));
+                let brought = brought.unwrap_or_else(|| Err("the region was removed".into()));
                 Some(match brought {
                     Ok(()) => (DaemonMessage::FileShared {}, None),
                     Err(why) => refused(why),

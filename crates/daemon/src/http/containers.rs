@@ -1,13 +1,12 @@
 //! The calls about sockets for containers.
 
 use axum::Json;
-use axum::extract::{ConnectInfo, State};
 use mica_control::api::{ApiError, ContainerSocket, ContainerSocketSpec, Done};
 use serde::Deserialize;
 
-use super::peer::{Body, Peer, Query};
+use super::peer::{Body, Caller, Query};
 use super::vgpus::save;
-use super::{Answer, Path, Shared};
+use super::{Answer, Path};
 use crate::placement::error;
 use crate::store::Outlives;
 
@@ -15,8 +14,7 @@ use crate::store::Outlives;
 #[utoipa::path(post, tag = "containers", path = "/v1/container-sockets", request_body = ContainerSocketSpec,
     responses((status = 200, body = ContainerSocket), (status = "4XX", body = ApiError)))]
 pub(crate) async fn create(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Body(spec): Body<ContainerSocketSpec>,
 ) -> Answer<ContainerSocket> {
     let made = {
@@ -48,14 +46,11 @@ pub(crate) async fn create(
 /// The sockets for containers that the caller may see.
 #[utoipa::path(get, tag = "containers", path = "/v1/container-sockets",
     responses((status = 200, body = Vec<ContainerSocket>)))]
-pub(crate) async fn list(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-) -> Json<Vec<ContainerSocket>> {
+pub(crate) async fn list(Caller { daemon, peer }: Caller) -> Json<Vec<ContainerSocket>> {
     let registry = daemon.registry();
-    let is_admin = daemon.is_admin(&registry, peer);
+    let rights = daemon.rights(&registry, peer);
     let sockets = registry.sockets.iter();
-    let seen = sockets.filter(|socket| is_admin || socket.stored.owner_uid == peer.uid);
+    let seen = sockets.filter(|socket| rights.cover(socket.stored.owner_uid));
     Json(seen.map(|socket| registry.socket_info(socket)).collect())
 }
 
@@ -70,19 +65,18 @@ pub(crate) struct RemoveQuery {
     params(("name" = String, Path), ("makes_new" = Option<bool>, Query)),
     responses((status = 200, body = Done), (status = 404, body = ApiError)))]
 pub(crate) async fn remove(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
     Query(query): Query<RemoveQuery>,
 ) -> Answer<Done> {
     {
         let mut registry = daemon.registry();
-        let is_admin = daemon.is_admin(&registry, peer);
+        let rights = daemon.rights(&registry, peer);
         let full = registry.meant_by(peer.uid, &name);
         let number = registry
             .sockets
             .iter()
-            .filter(|socket| is_admin || socket.stored.owner_uid == peer.uid)
+            .filter(|socket| rights.cover(socket.stored.owner_uid))
             .find(|socket| {
                 let stored = &socket.stored;
                 let named = stored.name == full || stored.name == name;

@@ -2,15 +2,13 @@
 
 use std::convert::Infallible;
 
-use axum::extract::{ConnectInfo, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use mica_control::api::Event;
 use serde::Deserialize;
 
-use super::Shared;
-use super::peer::{Peer, Query};
+use super::peer::{Caller, Query};
 use crate::registry::may_mean;
 use crate::web::Credentials;
 
@@ -37,8 +35,7 @@ impl Default for EventsQuery {
     params(("follow" = Option<bool>, Query), ("after" = Option<u64>, Query), ("vgpu" = Option<String>, Query)),
     responses((status = 200, body = Vec<Event>)))]
 pub(crate) async fn events(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     credentials: Option<Extension<Credentials>>,
     Query(query): Query<EventsQuery>,
 ) -> Response {
@@ -51,8 +48,7 @@ pub(crate) async fn events(
                 return false;
             }
             let registry = daemon.registry();
-            let owns = |name: &String| registry.owned_now_or_before(peer.uid, name);
-            daemon.is_admin(&registry, peer) || event.vgpu.as_ref().is_some_and(owns)
+            daemon.rights(&registry, peer).cover_event(&registry, event)
         }
     };
     if !query.follow {

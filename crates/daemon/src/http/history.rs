@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, State};
 use mica_control::api::{AccountBy, ApiError, Subject, Timelines, UsageReport};
 use serde::Deserialize;
 
-use super::peer::{Peer, Query};
-use super::{Answer, Shared};
+use super::Answer;
+use super::peer::{Caller, Peer, Query};
 use crate::daemon::Daemon;
 use crate::events::now_seconds;
 use crate::history::Identity;
@@ -16,7 +15,7 @@ use crate::history::query::{Asked, MOST_POINTS, MOST_STEPS, usual_step};
 use crate::placement::error;
 use crate::registry::may_mean;
 
-/// A day: questions about at most so much are answered from the fine records.
+/// A day: a span of at most this length is answered from the fine records.
 const DAY_SECONDS: u64 = 86_400;
 
 #[derive(Debug, Default, Deserialize)]
@@ -43,8 +42,7 @@ pub(crate) struct UsageQuery {
         ("vgpu" = Option<String>, Query)),
     responses((status = 200, body = Timelines), (status = 400, body = ApiError)))]
 pub(crate) async fn history(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Query(query): Query<HistoryQuery>,
 ) -> Answer<Timelines> {
     let (since, until) = span(query.since, query.until)?;
@@ -67,8 +65,7 @@ pub(crate) async fn history(
     params(("since" = Option<u64>, Query), ("until" = Option<u64>, Query), ("by" = Option<AccountBy>, Query)),
     responses((status = 200, body = UsageReport), (status = 400, body = ApiError)))]
 pub(crate) async fn usage(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Query(query): Query<UsageQuery>,
 ) -> Answer<UsageReport> {
     let (since, until) = span(query.since, query.until)?;
@@ -103,19 +100,19 @@ fn check_step(since: u64, until: u64, step: u32) -> Result<(), ApiError> {
     Err(error("invalid", text, Some(hint)))
 }
 
-/// Whether the peer may read of somebody. What GPUs do is no secret; virtual GPUs are their owners'.
+/// Which records a peer may read: those of all GPUs, and those of virtual GPUs that its rights cover.
 fn may_read(
     daemon: &Arc<Daemon>,
     peer: Peer,
     vgpu: Option<String>,
 ) -> impl Fn(&Identity) -> bool + Send + 'static {
-    let is_admin = daemon.is_admin(&daemon.registry(), peer);
+    let rights = daemon.rights(&daemon.registry(), peer);
     let wanted = vgpu.map(|name| may_mean(peer.uid, &name));
     move |identity| {
         let named = |names: &[String; 2]| names.contains(&identity.name);
         match identity.subject {
             Subject::Gpu => true,
-            Subject::Vgpu if !is_admin && identity.owner_uid != peer.uid => false,
+            Subject::Vgpu if !rights.cover(identity.owner_uid) => false,
             Subject::Vgpu => wanted.as_ref().is_none_or(named),
         }
     }

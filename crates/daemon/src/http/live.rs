@@ -1,11 +1,10 @@
-//! What a page that is open is told: turns, figures and events as they come (server-sent events).
+//! Server-sent events for an open page: turns, figures and events as they come.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -14,15 +13,15 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::time::MissedTickBehavior;
 
-use super::peer::{Peer, Query};
-use super::{Answer, Path, Shared};
+use super::peer::{Caller, Peer, Query};
+use super::{Answer, Path};
 use crate::daemon::Daemon;
 use crate::placement::error;
 use crate::web::Credentials;
 
 /// How often turns are sent.
 const TURNS_EVERY: Duration = Duration::from_millis(250);
-/// Figures are sent every so many times: the monitor makes new ones once a second.
+/// Figures are sent at every tick of this number: the monitor makes new ones once a second.
 const FIGURES_EVERY: u32 = 4;
 
 #[derive(Debug, Default, Deserialize)]
@@ -36,8 +35,7 @@ pub(crate) struct AfterQuery {
     params(("index" = u32, Path), ("after" = Option<u64>, Query)),
     responses((status = 200, body = Turns), (status = 404, body = ApiError)))]
 pub(crate) async fn turns(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(index): Path<u32>,
     Query(query): Query<AfterQuery>,
 ) -> Answer<Turns> {
@@ -87,8 +85,7 @@ impl Daemon {
 /// The daemon, the GPUs and the virtual GPUs once a second, turns every quarter of a second, events as they happen.
 #[utoipa::path(get, tag = "events", path = "/v1/live", responses((status = 200, body = String)))]
 pub(crate) async fn live(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     credentials: Option<Extension<Credentials>>,
 ) -> Response {
     let mut every = tokio::time::interval(TURNS_EVERY);
@@ -155,8 +152,8 @@ impl Watcher {
     fn event(&mut self, event: mica_control::api::Event) {
         let allowed = {
             let registry = self.daemon.registry();
-            let owns = |name: &String| registry.owned_now_or_before(self.peer.uid, name);
-            self.daemon.is_admin(&registry, self.peer) || event.vgpu.as_ref().is_some_and(owns)
+            let rights = self.daemon.rights(&registry, self.peer);
+            rights.cover_event(&registry, &event)
         };
         if allowed {
             self.say("event", &event);
@@ -185,7 +182,7 @@ impl Watcher {
                 self.say("turns", &turns);
             }
         }
-        // Those that came meanwhile, so that a page under a flood of events still gets its figures.
+        // Events that came meanwhile, so that a page under a flood of events still gets its figures.
         for _ in 0..64 {
             match self.events.try_recv() {
                 Ok(event) => self.event(event),

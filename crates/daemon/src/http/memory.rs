@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, State};
 use mica_control::api::{
     ApiError, MemoryMap, MemoryPiece, Mode, PieceKind, PoolFigures, ProgramMemory,
 };
@@ -11,7 +10,7 @@ use mica_memory::{FRAME_BYTES, Figures};
 use mica_wire::host::message::{DaemonMessage, MemorySums, Piece, PieceKind as WireKind, Role};
 use tokio::sync::oneshot::Receiver;
 
-use super::{Answer, Path, Peer, Shared};
+use super::{Answer, Caller, Path, Peer};
 use crate::daemon::Daemon;
 use crate::maps::Told;
 use crate::placement::error;
@@ -21,8 +20,7 @@ use crate::registry::{Client, Registry, Vgpu};
 #[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus/{name}/memory", params(("name" = String, Path)),
     responses((status = 200, body = MemoryMap), (status = "4XX", body = ApiError)))]
 pub(crate) async fn map(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
 ) -> Answer<MemoryMap> {
     ask(&daemon, peer, &name, Wanted::Map).await
@@ -32,8 +30,7 @@ pub(crate) async fn map(
 #[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/memory/compact", params(("name" = String, Path)),
     responses((status = 200, body = MemoryMap), (status = "4XX", body = ApiError)))]
 pub(crate) async fn compact(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
 ) -> Answer<MemoryMap> {
     ask(&daemon, peer, &name, Wanted::Compact).await

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
@@ -29,7 +29,7 @@ use crate::metrics::{Format, Page};
 use crate::placement::error;
 use crate::registry::Vgpu;
 use crate::users::UserNames;
-pub(crate) use peer::{Body, Path, Peer, Query, Refusal};
+pub(crate) use peer::{Body, Caller, Path, Peer, Query, Refusal, Rights};
 pub(crate) use serve::{Impatient, answer_on};
 
 pub(crate) type Shared = State<Arc<Daemon>>;
@@ -43,10 +43,7 @@ pub(crate) async fn gpus(State(daemon): Shared) -> Json<Vec<GpuInfo>> {
 
 /// The daemon, the GPUs and the virtual GPUs the caller may see.
 #[utoipa::path(get, tag = "host", path = "/v1/stats", responses((status = 200, body = Stats)))]
-pub(crate) async fn stats(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-) -> Json<Stats> {
+pub(crate) async fn stats(Caller { daemon, peer }: Caller) -> Json<Stats> {
     Json(Stats {
         daemon: daemon.info(),
         gpus: daemon.gpu_infos(),
@@ -64,8 +61,7 @@ pub(crate) struct DoctorQuery {
 #[utoipa::path(get, tag = "host", path = "/v1/doctor", params(("vgpu" = Option<String>, Query)),
     responses((status = 200, body = Doctor), (status = 404, body = ApiError)))]
 pub(crate) async fn doctor(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Query(query): Query<DoctorQuery>,
 ) -> Answer<Doctor> {
     // Before the lock: these read files.
@@ -94,10 +90,7 @@ pub(crate) async fn doctor(
 /// Ends the daemon; programs run on.
 #[utoipa::path(post, tag = "host", path = "/v1/shutdown",
     responses((status = 200, body = Done), (status = 403, body = ApiError)))]
-pub(crate) async fn shutdown(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-) -> Answer<Done> {
+pub(crate) async fn shutdown(Caller { daemon, peer }: Caller) -> Answer<Done> {
     daemon.must_be_admin(peer)?;
     let stopping = daemon.clone();
     tokio::spawn(async move {
@@ -113,10 +106,7 @@ pub(crate) async fn shutdown(
 /// Reads the configuration again; a wrong one is refused and the old one stays.
 #[utoipa::path(post, tag = "host", path = "/v1/reload",
     responses((status = 200, body = Done), (status = "4XX", body = ApiError)))]
-pub(crate) async fn reload(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-) -> Answer<Done> {
+pub(crate) async fn reload(Caller { daemon, peer }: Caller) -> Answer<Done> {
     daemon.must_be_admin(peer)?;
     daemon.reload().map_err(|failure| {
         error(
@@ -132,10 +122,7 @@ pub(crate) async fn reload(
 
 /// The metrics as OpenMetrics text, which Prometheus reads.
 #[utoipa::path(get, tag = "host", path = "/metrics", responses((status = 200, body = String)))]
-pub(crate) async fn metrics(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-) -> Response {
+pub(crate) async fn metrics(Caller { daemon, peer }: Caller) -> Response {
     let format = Format::OpenMetrics;
     let page = metrics_page(&daemon, Some(peer)).render(format);
     ([("content-type", format.content_type())], page).into_response()
@@ -174,8 +161,8 @@ pub(crate) async fn unknown(uri: Uri) -> Refusal {
     }
     error(
         "not_found",
-        "there is no such resource".into(),
-        Some("/openapi.json lists those there are".into()),
+        "the control API has no such path".into(),
+        Some("/openapi.json lists all paths".into()),
     )
     .into()
 }

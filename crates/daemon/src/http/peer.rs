@@ -1,14 +1,15 @@
-//! Who asks, what they may see, and how they are refused.
+//! The caller of the control API: credentials, rights, and how a request is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use mica_control::api::ApiError;
+use mica_control::api::{ApiError, Event};
+use serde::Deserialize;
 use tokio::net::UnixStream;
 
 use crate::daemon::Daemon;
@@ -36,6 +37,25 @@ impl Peer {
     /// A user whose process is not known.
     pub(crate) fn of_user(uid: u32) -> Self {
         Self { uid, pid: None }
+    }
+}
+
+/// The daemon that is asked, and who asks.
+pub(crate) struct Caller {
+    pub(crate) daemon: Arc<Daemon>,
+    pub(crate) peer: Peer,
+}
+
+impl FromRequestParts<Arc<Daemon>> for Caller {
+    type Rejection = <ConnectInfo<Peer> as FromRequestParts<Arc<Daemon>>>::Rejection;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        daemon: &Arc<Daemon>,
+    ) -> Result<Self, Self::Rejection> {
+        let ConnectInfo(peer) = ConnectInfo::from_request_parts(parts, daemon).await?;
+        let daemon = daemon.clone();
+        Ok(Self { daemon, peer })
     }
 }
 
@@ -94,6 +114,34 @@ impl<T: serde::de::DeserializeOwned> FromRequestParts<Arc<Daemon>> for Query<T> 
     }
 }
 
+/// Whose virtual GPUs, regions and sockets a caller may see and change: all for an administrator, else the caller's own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rights {
+    uid: u32,
+    is_admin: bool,
+}
+
+impl Rights {
+    /// Whether they cover what this user owns.
+    pub(crate) fn cover(&self, owner_uid: u32) -> bool {
+        self.is_admin || owner_uid == self.uid
+    }
+
+    /// Whether they cover an event of a virtual GPU that may have been removed since, or of none.
+    pub(super) fn cover_event(&self, registry: &Registry, event: &Event) -> bool {
+        let owns = |name: &String| registry.owned_now_or_before(self.uid, name);
+        self.is_admin || event.vgpu.as_ref().is_some_and(owns)
+    }
+}
+
+/// The query of a call that removes something.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RemoveQuery {
+    /// Remove it even if it is in use.
+    pub(super) force: bool,
+}
+
 /// The refusal of a path that lacks a name: `/v1/vgpus/` would be the virtual GPU without one, and `/v1/vgpus` all of them.
 pub(super) fn missing_name(path: &str) -> Option<ApiError> {
     let lacks = path.starts_with("/v1/") && path.split('/').skip(1).any(str::is_empty);
@@ -124,6 +172,13 @@ impl Daemon {
             || registry.config.daemon.admin_uids.contains(&peer.uid)
     }
 
+    pub(super) fn rights(&self, registry: &Registry, peer: Peer) -> Rights {
+        Rights {
+            uid: peer.uid,
+            is_admin: self.is_admin(registry, peer),
+        }
+    }
+
     pub(super) fn must_be_admin(&self, peer: Peer) -> Result<(), ApiError> {
         if self.is_admin(&self.registry(), peer) {
             return Ok(());
@@ -136,10 +191,10 @@ impl Daemon {
     }
 
     pub(super) fn may_see(&self, registry: &Registry, peer: Peer, vgpu: &Vgpu) -> bool {
-        vgpu.owner_uid == peer.uid || self.is_admin(registry, peer)
+        self.rights(registry, peer).cover(vgpu.owner_uid)
     }
 
-    /// The full name of a virtual GPU the peer may touch. Others' look as if they did not exist.
+    /// The full name of a virtual GPU that the peer may touch. The virtual GPUs of other users look as if they did not exist.
     pub(super) fn owned(
         &self,
         registry: &Registry,

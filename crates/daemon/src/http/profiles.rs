@@ -1,18 +1,16 @@
 //! Profiles of virtual GPUs.
 
 use axum::Json;
-use axum::extract::{ConnectInfo, State};
 use mica_control::api::{ApiError, SetProfile, VgpuProfile};
 
-use super::peer::{Body, Peer};
-use super::{Answer, Path, Shared};
+use super::peer::{Body, Caller};
+use super::{Answer, Path};
 
 /// What ran in a virtual GPU for how long, since its profile began.
 #[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus/{name}/profile", params(("name" = String, Path)),
     responses((status = 200, body = VgpuProfile), (status = "4XX", body = ApiError)))]
 pub(crate) async fn show(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
 ) -> Answer<VgpuProfile> {
     let registry = daemon.registry();
@@ -25,8 +23,7 @@ pub(crate) async fn show(
     request_body = SetProfile,
     responses((status = 200, body = VgpuProfile), (status = "4XX", body = ApiError)))]
 pub(crate) async fn set(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
     Body(change): Body<SetProfile>,
 ) -> Answer<VgpuProfile> {

@@ -1,9 +1,8 @@
-//! What those who start programs tell, and what they ask of running ones.
+//! Reports of commands that start programs, and requests about running programs.
 
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, State};
 use mica_control::api::{
     ApiError, Cancelled, Done, GpuKind, LinkInfo, LinkReport, Mode, ProgramEnd, ProgramReport,
     Severity, signal_name,
@@ -12,8 +11,8 @@ use mica_limits::Environment;
 use mica_wire::host::message::{DaemonMessage, Role};
 use tokio::sync::oneshot::Receiver;
 
-use super::peer::{Body, Peer};
-use super::{Answer, Path, Shared};
+use super::peer::{Body, Caller};
+use super::{Answer, Path};
 use crate::daemon::Daemon;
 use crate::placement::{count, error};
 use crate::registry::{Registry, Vgpu, not_found};
@@ -28,8 +27,7 @@ const COMMAND_CHARACTERS: usize = 256;
     request_body = ProgramReport,
     responses((status = 200, body = Done), (status = 404, body = ApiError)))]
 pub(crate) async fn report(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
     Body(report): Body<ProgramReport>,
 ) -> Answer<Done> {
@@ -58,8 +56,7 @@ pub(crate) async fn report(
     request_body = LinkReport,
     responses((status = 200, body = Done), (status = 404, body = ApiError)))]
 pub(crate) async fn report_link(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
     Body(report): Body<LinkReport>,
 ) -> Answer<Done> {
@@ -105,8 +102,7 @@ fn words(pid: u32, command: &str, end: Option<ProgramEnd>) -> (Severity, &'stati
 #[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/cancel", params(("name" = String, Path)),
     responses((status = 200, body = Cancelled), (status = "4XX", body = ApiError)))]
 pub(crate) async fn cancel(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
 ) -> Answer<Cancelled> {
     let (name, told) = {

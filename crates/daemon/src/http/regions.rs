@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, State};
-use mica_control::api::{ApiError, AttachRegion, Done, GpuKind, RegionInfo, RegionSpec, Severity};
-use serde::Deserialize;
+use mica_control::api::{ApiError, AttachRegion, Done, RegionInfo, RegionSpec, Severity};
 
-use super::peer::{Body, Peer, Query};
+use super::peer::{Body, Caller, Peer, Query, RemoveQuery};
 use super::vgpus::save;
-use super::{Answer, Path, Shared};
-use crate::cgroups::GroupLimits;
+use super::{Answer, Path};
 use crate::daemon::Daemon;
 use crate::placement::size;
 use crate::registry::Registry;
@@ -24,8 +21,8 @@ impl Daemon {
         peer: Peer,
         name: &str,
     ) -> Result<String, ApiError> {
-        let is_admin = self.is_admin(registry, peer);
-        registry.region_meant_by(peer.uid, name, is_admin)
+        let rights = self.rights(registry, peer);
+        registry.region_meant_by(peer.uid, name, rights)
     }
 
     /// Workers of a virtual GPU hold what is in its regions too.
@@ -35,8 +32,7 @@ impl Daemon {
             let Ok(vgpu) = registry.vgpu(vgpu) else {
                 return;
             };
-            let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
-            GroupLimits::of(vgpu, on_card, registry.attached_bytes(&vgpu.name))
+            registry.group_limits(vgpu)
         };
         self.cgroups.limit(vgpu, &limits);
     }
@@ -46,8 +42,7 @@ impl Daemon {
 #[utoipa::path(post, tag = "regions", path = "/v1/regions", request_body = RegionSpec,
     responses((status = 200, body = RegionInfo), (status = "4XX", body = ApiError)))]
 pub(crate) async fn create(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Body(spec): Body<RegionSpec>,
 ) -> Answer<RegionInfo> {
     let made = daemon.registry().create_region(&spec, peer.uid)?;
@@ -58,21 +53,12 @@ pub(crate) async fn create(
 
 /// The regions that the caller may see.
 #[utoipa::path(get, tag = "regions", path = "/v1/regions", responses((status = 200, body = Vec<RegionInfo>)))]
-pub(crate) async fn list(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-) -> Json<Vec<RegionInfo>> {
+pub(crate) async fn list(Caller { daemon, peer }: Caller) -> Json<Vec<RegionInfo>> {
     let registry = daemon.registry();
-    let is_admin = daemon.is_admin(&registry, peer);
+    let rights = daemon.rights(&registry, peer);
     let regions = registry.regions.values();
-    let seen = regions.filter(|region| is_admin || region.owner_uid() == peer.uid);
+    let seen = regions.filter(|region| rights.cover(region.owner_uid()));
     Json(seen.map(|region| region.info()).collect())
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct RemoveQuery {
-    force: bool,
 }
 
 /// Removes a region with what is in it. One that is attached is removed with `force` only, and one that programs may have open
@@ -81,8 +67,7 @@ pub(crate) struct RemoveQuery {
     params(("name" = String, Path), ("force" = Option<bool>, Query)),
     responses((status = 200, body = Done), (status = "4XX", body = ApiError)))]
 pub(crate) async fn remove(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
     Query(query): Query<RemoveQuery>,
 ) -> Answer<Done> {
@@ -102,8 +87,7 @@ pub(crate) async fn remove(
     params(("name" = String, Path), ("vgpu" = String, Path)), request_body = AttachRegion,
     responses((status = 200, body = RegionInfo), (status = "4XX", body = ApiError)))]
 pub(crate) async fn attach(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path((name, vgpu)): Path<(String, String)>,
     Body(how): Body<AttachRegion>,
 ) -> Answer<RegionInfo> {
@@ -118,13 +102,12 @@ pub(crate) async fn attach(
     Ok(Json(info))
 }
 
-/// Lets the programs of a virtual GPU open a region no more.
+/// Takes a region from a virtual GPU: programs that start from then on cannot open it.
 #[utoipa::path(delete, tag = "regions", path = "/v1/regions/{name}/vgpus/{vgpu}",
     params(("name" = String, Path), ("vgpu" = String, Path)),
     responses((status = 200, body = RegionInfo), (status = "4XX", body = ApiError)))]
 pub(crate) async fn detach(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path((name, vgpu)): Path<(String, String)>,
 ) -> Answer<RegionInfo> {
     let (info, vgpu) = {
@@ -133,7 +116,7 @@ pub(crate) async fn detach(
         let vgpu = daemon.owned(&registry, peer, &vgpu)?;
         (registry.detach_region(&region, &vgpu)?, vgpu)
     };
-    let what = format!("the region {} is attached no more", info.name);
+    let what = format!("the region {} was detached", info.name);
     told(&daemon, "region_detached", &vgpu, what).await;
     Ok(Json(info))
 }

@@ -51,7 +51,7 @@ impl Count {
         };
         let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, own) = (users.values().sum::<u32>(), users.get(&uid).copied());
-        // The last places are for whoever must put an end to a flood.
+        // The last places are for administrators, who must be able to end a flood.
         let most = if is_admin { most } else { most - most / 16 };
         if all >= most {
             return Err(format!(
@@ -94,7 +94,7 @@ pub(super) async fn serve(
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(failure) => {
-                // No descriptors are left: those who have one will give it back.
+                // No descriptors are left: other connections will give theirs back.
                 tracing::warn!("a connection cannot be accepted: {failure}");
                 sleep(Duration::from_millis(20)).await;
                 continue;
@@ -124,7 +124,7 @@ where
     answer_on(stream, router.layer(Extension(ConnectInfo(peer))), limit).await;
 }
 
-/// The same for a router that knows by itself who asks.
+/// As above, for a router that finds out the caller by itself.
 pub(crate) async fn answer_on<S>(stream: S, service: Router, limit: Duration)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

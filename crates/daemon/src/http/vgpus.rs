@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, State};
 use mica_control::api::{
-    ApiError, Created, Done, GpuInfo, GpuKind, History, Resize, Severity, VgpuInfo, VgpuSpec,
+    ApiError, Created, Done, GpuInfo, History, Resize, Severity, VgpuInfo, VgpuSpec,
 };
 use serde::Deserialize;
 
-use super::peer::{Body, Peer, Query};
-use super::{Answer, Path, Shared};
-use crate::cgroups::GroupLimits;
+use super::peer::{Body, Caller, Peer, Query, RemoveQuery};
+use super::{Answer, Path};
 use crate::daemon::Daemon;
 use crate::placement::size;
 use crate::store::Outlives;
@@ -48,8 +46,7 @@ impl Daemon {
 #[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus", request_body = VgpuSpec,
     responses((status = 200, body = Created), (status = "4XX", body = ApiError)))]
 pub(crate) async fn create(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Body(spec): Body<VgpuSpec>,
 ) -> Answer<Created> {
     let ephemeral = spec.ephemeral;
@@ -87,10 +84,7 @@ pub(super) async fn save(daemon: &Arc<Daemon>, outlives: Outlives) {
 
 /// All virtual GPUs the caller may see.
 #[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus", responses((status = 200, body = Vec<VgpuInfo>)))]
-pub(crate) async fn list(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-) -> Json<Vec<VgpuInfo>> {
+pub(crate) async fn list(Caller { daemon, peer }: Caller) -> Json<Vec<VgpuInfo>> {
     Json(daemon.visible(peer))
 }
 
@@ -98,8 +92,7 @@ pub(crate) async fn list(
 #[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus/{name}", params(("name" = String, Path)),
     responses((status = 200, body = VgpuInfo), (status = 404, body = ApiError)))]
 pub(crate) async fn show(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
 ) -> Answer<VgpuInfo> {
     let name = daemon.owned(&daemon.registry(), peer, &name)?;
@@ -110,8 +103,7 @@ pub(crate) async fn show(
 #[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus/{name}/history", params(("name" = String, Path)),
     responses((status = 200, body = History), (status = 404, body = ApiError)))]
 pub(crate) async fn history(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
 ) -> Answer<History> {
     let name = daemon.owned(&daemon.registry(), peer, &name)?;
@@ -131,8 +123,7 @@ pub(crate) struct JoinQuery {
     params(("name" = String, Path), ("probe" = Option<bool>, Query)),
     responses((status = 200, body = Created), (status = 404, body = ApiError)))]
 pub(crate) async fn join(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
     Query(query): Query<JoinQuery>,
 ) -> Answer<Created> {
@@ -153,8 +144,7 @@ pub(crate) async fn join(
     request_body = Resize,
     responses((status = 200, body = VgpuInfo), (status = "4XX", body = ApiError)))]
 pub(crate) async fn resize(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
     Body(change): Body<Resize>,
 ) -> Answer<VgpuInfo> {
@@ -162,10 +152,7 @@ pub(crate) async fn resize(
         let mut registry = daemon.registry();
         let name = daemon.owned(&registry, peer, &name)?;
         registry.resize(&name, &change)?;
-        let vgpu = registry.vgpu(&name)?;
-        let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
-        let regions = registry.attached_bytes(&name);
-        let limits = GroupLimits::of(vgpu, on_card, regions);
+        let limits = registry.group_limits(registry.vgpu(&name)?);
         (name, limits)
     };
     daemon.cgroups.limit(&name, &limits);
@@ -174,12 +161,6 @@ pub(crate) async fn resize(
     daemon.note("vgpu_resized", &name, resized(&info));
     save(&daemon, Outlives::Machine).await;
     Ok(Json(info))
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct RemoveQuery {
-    force: bool,
 }
 
 /// What a resized virtual GPU has now.
@@ -204,8 +185,7 @@ fn resized(info: &VgpuInfo) -> String {
     params(("name" = String, Path), ("force" = Option<bool>, Query)),
     responses((status = 200, body = Done), (status = "4XX", body = ApiError)))]
 pub(crate) async fn remove(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
     Query(query): Query<RemoveQuery>,
 ) -> Answer<Done> {
@@ -277,8 +257,7 @@ pub(crate) struct SuspendQuery {
     params(("name" = String, Path), ("free" = Option<bool>, Query)),
     responses((status = 200, body = VgpuInfo), (status = 404, body = ApiError)))]
 pub(crate) async fn suspend(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
     Query(query): Query<SuspendQuery>,
 ) -> Answer<VgpuInfo> {
@@ -289,8 +268,7 @@ pub(crate) async fn suspend(
 #[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/resume", params(("name" = String, Path)),
     responses((status = 200, body = VgpuInfo), (status = 404, body = ApiError)))]
 pub(crate) async fn resume(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller { daemon, peer }: Caller,
     Path(name): Path<String>,
 ) -> Answer<VgpuInfo> {
     set_suspended(daemon, peer, name, false, false).await

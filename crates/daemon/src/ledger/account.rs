@@ -13,7 +13,7 @@ pub(super) struct Account {
     pub(super) page: Arc<SharedPage>,
     pub(super) granted_bytes: u64,
     pub(super) unattributed_bytes: u64,
-    /// Bytes of what it was charged for that are in host memory now.
+    /// Charged bytes that are in host memory now.
     pub(super) out_bytes: u64,
     /// What the driver reported for the process last.
     pub(super) driver_bytes: Option<u64>,

@@ -32,7 +32,7 @@ use account::Account;
 
 /// Credit of device memory is granted in steps of this size while there is plenty.
 const STEPS: [u64; 1] = [64 << 20];
-/// The same of host memory, which many workers take in small pieces: smaller steps while there is less.
+/// Step of grants of host memory, which many workers take in small pieces: smaller while less is left.
 const HOST_STEPS: [u64; 3] = [64 << 20, 1 << 20, 64 << 10];
 
 /// A request that does not fit.
@@ -99,7 +99,7 @@ impl Ledger {
         }
     }
 
-    /// Books of the host memory that workers hold for programs of a virtual GPU with so much device memory.
+    /// A ledger of the host memory that workers hold for programs of a virtual GPU with this limit of device memory.
     pub(crate) fn of_host(memory_limit_bytes: u64, journal: Arc<Journal>) -> Self {
         let limit_bytes = vgpu_host_bytes(memory_limit_bytes);
         Self {
@@ -233,7 +233,7 @@ impl Ledger {
         self.accounts.values().map(|a| a.unattributed_bytes).sum()
     }
 
-    /// The same for one process.
+    /// As above, for one process.
     pub(crate) fn unattributed_by(&self, client: u64) -> u64 {
         self.accounts
             .get(&client)
@@ -257,7 +257,7 @@ impl Ledger {
         self.grant_within(client, need_bytes, u64::MAX)
     }
 
-    /// Whether the limit leaves so much to a process, unused credit of others included, which is recalled.
+    /// Whether the limit leaves a process these bytes. Unused credit of other processes is recalled for them.
     pub(crate) fn check(&mut self, client: u64, need_bytes: u64) -> Result<(), Full> {
         if self.available_bytes() < need_bytes {
             self.recall(need_bytes - self.available_bytes(), Some(client));
@@ -280,7 +280,7 @@ impl Ledger {
             .map_or(0, |account| account.granted_bytes)
     }
 
-    /// Notes what a process has in host memory of what it was charged for.
+    /// Notes how many of a process's charged bytes are in host memory.
     pub(crate) fn set_out(&mut self, client: u64, bytes: u64) {
         if let Some(account) = self.accounts.get_mut(&client) {
             account.out_bytes = bytes;
@@ -333,7 +333,7 @@ impl Ledger {
         Ok(amount)
     }
 
-    /// Why so much more cannot be granted.
+    /// Why these bytes cannot be granted.
     pub(crate) fn full(&self, asked_bytes: u64) -> Full {
         Full {
             asked_bytes,

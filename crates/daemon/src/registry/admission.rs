@@ -16,7 +16,7 @@ impl Registry {
             gpu: spec.gpu,
             placement: spec.placement,
             mode: spec.mode,
-            // What a swappable one may have is bounded otherwise.
+            // Memory of a swappable virtual GPU has bounds of its own.
             overcommit_memory: sharing.overcommit_memory && spec.swap != Some(true),
             overcommit_share: sharing.overcommit_share,
             default_memory_bytes: sharing.default_memory_bytes,
@@ -31,7 +31,7 @@ impl Registry {
         }
     }
 
-    /// What a virtual GPU more can have of a GPU with so much memory, and what bounds it besides that.
+    /// Memory that one more virtual GPU can have on a GPU of this size, and the other rule that bounds it, if one does.
     fn unreserved(&self, gpu: usize, total_bytes: u64, swap: bool) -> (u64, Option<String>) {
         let limits = |swappable: bool| {
             let here = self.vgpus.values().filter(move |v| v.gpu == gpu);
@@ -141,7 +141,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Whether a user may have so much memory more, for virtual GPUs (without `except`) and regions.
+    /// Whether a user may have these bytes more, for virtual GPUs (without `except`) and regions.
     pub(super) fn check_memory_quota(
         &self,
         uid: u32,
@@ -186,7 +186,7 @@ pub(super) fn check_name(name: &str) -> Result<(), ApiError> {
     }
     Err(error(
         "invalid",
-        format!("{name:?} is no name for a virtual GPU"),
+        format!("{name:?} is not a name for a virtual GPU"),
         Some(
             "use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit"
                 .into(),

@@ -251,7 +251,7 @@ impl Registry {
                 counters.gate_wait_ns.load(Relaxed),
             );
             vgpu.dead_traffic = vgpu.dead_traffic.plus(Traffic::of(&client));
-            // What it used since it was looked at last.
+            // GPU time since the last look.
             let rest_ns = client.gpu_time_ns().saturating_sub(client.last_gpu_time_ns);
             vgpu.gpu_seconds += rest_ns as f64 / 1e9;
             if let Some(gpu) = self.gpus.get(vgpu.gpu) {

@@ -214,7 +214,7 @@ impl Registry {
         }
     }
 
-    /// Expects the processes an earlier daemon had granted memory to, those that live.
+    /// Expects the living processes to which an earlier daemon had granted memory.
     pub(crate) fn expect(&mut self, entries: Vec<(u64, Entry)>) {
         for (slot, entry) in entries {
             self.next_id = self.next_id.max(entry.client);
@@ -233,7 +233,7 @@ impl Registry {
         }
     }
 
-    /// Which worker serves which program, those that have not returned after a restart included.
+    /// Which worker serves which program, including workers that have not returned after a restart.
     fn served(&self, vgpu: &Vgpu) -> Vec<((u32, u64), (u32, u64))> {
         let workers = vgpu.clients.iter().filter_map(|id| self.clients.get(id));
         let pairs = workers.filter_map(|client| {

@@ -20,10 +20,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use mica_control::api::{ApiError, LinkInfo, Mode, Percent, Sample, VgpuSpec, VgpuState};
+use mica_control::api::{ApiError, GpuKind, LinkInfo, Mode, Percent, Sample, VgpuSpec, VgpuState};
 use mica_wire::host::message::Role;
 use mica_wire::host::socket::HostSocket;
 
+use crate::cgroups::GroupLimits;
 use crate::config::Config;
 use crate::containers::{Container, ContainerSockets};
 use crate::devices::{DeviceFacts, DeviceReading};
@@ -49,11 +50,11 @@ pub(crate) struct Gpu {
     /// Faults that the driver has reported.
     pub(crate) xid_errors: u64,
     pub(crate) lost: Option<String>,
-    /// Why it cannot be shared as it is set up, if it cannot.
+    /// Why its settings, such as its compute mode, forbid sharing.
     pub(crate) unshareable: Option<String>,
-    /// Why it must be reset, if it must: it takes no new programs.
+    /// Why it must be reset. Until then it takes no new programs.
     pub(crate) drained: Option<String>,
-    /// The worker on it that was killed and does not end, if there is one: it takes no new programs.
+    /// The killed worker on it that does not end. Until it does, the GPU takes no new programs.
     pub(crate) hung: Option<String>,
     pub(crate) charged_percent: f64,
     /// Processes that use it and belong to no virtual GPU, with the memory they hold.
@@ -61,7 +62,7 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Why it takes no new programs, if it takes none.
+    /// Why the GPU takes no new programs.
     pub(crate) fn closed(&self) -> Option<&String> {
         self.drained.as_ref().or(self.hung.as_ref())
     }
@@ -74,8 +75,8 @@ pub(crate) struct Confinement {
     pub(crate) applied: u64,
     /// The bits of layers that are not in force, with the reasons.
     pub(crate) missing: BTreeMap<u64, String>,
-    /// Whether the worker has told all. It does so before it reads a byte of its tenant; what it tells later may be
-    /// its tenant's word.
+    /// Whether the worker has reported every layer. It does so before it reads a byte of its tenant: a later report may
+    /// come from a tenant that has taken the worker over.
     pub(crate) complete: bool,
 }
 
@@ -97,19 +98,19 @@ pub(crate) struct Client {
     pub(crate) governed: Arc<Governed>,
     /// Percent of the GPU's time the driver reports.
     pub(crate) sm_percent: f64,
-    /// Found at the last look to have a context that no mechanism reaches.
+    /// At the last look, it had a context that no mechanism limits.
     pub(crate) without_mechanism: bool,
-    /// It was told that its slices cannot be set.
+    /// The event that its slices cannot be set was logged.
     pub(crate) told_unsliced: bool,
-    /// Found at the last look to be given no leases because its work does not drain.
+    /// At the last look, it got no leases because its work does not drain.
     pub(crate) undrained: bool,
-    /// What a worker told of its confinement.
+    /// What a worker has reported about its confinement.
     pub(crate) confinement: Option<Confinement>,
     /// Where a worker's memory is.
     pub(crate) moved: Moved,
     /// Regions that a worker was given, with their bytes: the driver may count these bytes for the worker's process.
     pub(crate) opened_regions: BTreeMap<[u8; 16], u64>,
-    /// What a worker told of kernels.
+    /// Which figures of kernels a worker has reported.
     pub(crate) told_profile: ToldProfile,
     /// Entry points it looked up that pass the limits unseen.
     pub(crate) unknown_names: BTreeSet<String>,
@@ -123,7 +124,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// What of the driver's figure for this process belongs to no region.
+    /// The driver's figure for this process without the bytes of regions.
     pub(crate) fn without_regions(&self, driver_bytes: u64) -> u64 {
         driver_bytes.saturating_sub(self.opened_regions.values().sum())
     }
@@ -143,7 +144,7 @@ pub(crate) struct WorkerSlot {
     /// The worker's connection, once it has said hello.
     pub(crate) client: Option<u64>,
     pub(crate) started: Instant,
-    /// The process that was started; the one that says hello may be its child.
+    /// The process that was started. The process that says hello may be its child.
     pub(crate) pid: Option<u32>,
     /// The program served: process number and start time; `None` where it cannot be seen.
     pub(crate) program: Option<(u32, u64)>,
@@ -177,7 +178,7 @@ impl WorkerSlot {
     }
 }
 
-/// What processes have moved and broken.
+/// Bytes that processes have copied, and faults of their kernels.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) to_device_bytes: u64,
@@ -186,7 +187,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// What a process says of itself.
+    /// What a process reports about itself.
     pub(crate) fn of(client: &Client) -> Self {
         let traffic = &client.governed.page.traffic;
         Self {
@@ -196,7 +197,7 @@ impl Traffic {
         }
     }
 
-    /// This and more.
+    /// The sum of both.
     pub(crate) fn plus(self, more: Self) -> Self {
         let sum = u64::saturating_add;
         Self {
@@ -237,14 +238,14 @@ pub(crate) struct Vgpu {
     pub(crate) link: Option<LinkInfo>,
     /// Programs that came through a container's socket.
     pub(crate) in_containers: Vec<(Watched, Arc<Container>)>,
-    /// Processes of the doctor, which test the limits; what they do is no event of the tenant's.
+    /// Processes of the doctor, which test the limits. Their starts and failures are not events of the tenant.
     pub(crate) probes: Vec<Watched>,
     /// Programs whose start was told, with their command lines. These are not read from the processes: a process can make
     /// a reader of its memory wait for ever.
     pub(crate) commands: Vec<(Watched, String)>,
     /// Which worker served which program when an earlier daemon ended, by process number and start time.
     pub(crate) served_before: BTreeMap<(u32, u64), (u32, u64)>,
-    /// It may have programs that are not among these: from before a restart, or of another namespace.
+    /// It may have programs that the daemon does not know: from before a restart, or of another process namespace.
     pub(crate) has_unseen: bool,
     /// The workers of its programs, by a number of their own.
     pub(crate) workers: BTreeMap<u64, WorkerSlot>,
@@ -269,7 +270,7 @@ pub(crate) struct Waiter {
     pub(crate) client: u64,
     pub(crate) message_id: u32,
     pub(crate) bytes: u64,
-    /// Credit that it had when it asked; what it has freed since is part of what it waits for.
+    /// Credit that the client had when it asked. What it has freed since counts towards the request.
     pub(crate) had_bytes: u64,
     pub(crate) deadline: Instant,
     /// It waits for room on the card, and not for its virtual GPU's limit.
@@ -323,7 +324,7 @@ impl Registry {
         self.vgpus.get(name).ok_or_else(|| not_found(name))
     }
 
-    /// The same, to change.
+    /// A virtual GPU by name, to change.
     pub(crate) fn vgpu_mut(&mut self, name: &str) -> Result<&mut Vgpu, ApiError> {
         self.vgpus.get_mut(name).ok_or_else(|| not_found(name))
     }
@@ -355,7 +356,7 @@ impl Registry {
         left.divided_by(sharers).max(Percent::from(1))
     }
 
-    /// Tells a GPU's thread what its tenants are entitled to now.
+    /// Sends a GPU's thread the share, cap and priority of each of its tenants.
     pub(crate) fn publish_entitlements(&self, gpu: usize) {
         let Some(device) = self.gpus.get(gpu) else {
             return;
@@ -374,6 +375,12 @@ impl Registry {
                 .thread
                 .send(Change::Tenant(vgpu.tenant.clone(), entitlement));
         }
+    }
+
+    /// The limits of the control group of a virtual GPU's workers, which hold its regions too.
+    pub(crate) fn group_limits(&self, vgpu: &Vgpu) -> GroupLimits {
+        let on_card = self.kind(vgpu) == GpuKind::Nvidia;
+        GroupLimits::of(vgpu, on_card, self.attached_bytes(&vgpu.name))
     }
 
     /// Where the engine of a virtual GPU runs.
@@ -444,6 +451,6 @@ pub(crate) fn not_found(name: &str) -> ApiError {
     error(
         "not_found",
         format!("there is no virtual GPU named {name}"),
-        Some("`mica ls` shows those there are".into()),
+        Some("`mica ls` lists all virtual GPUs".into()),
     )
 }

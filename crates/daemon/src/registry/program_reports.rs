@@ -1,4 +1,4 @@
-//! What those who start programs tell of them: what they are, and that they only test the limits.
+//! Reports of commands about the programs that they start: command lines, and which processes only test the limits.
 
 use mica_wire::host::printable::printable;
 

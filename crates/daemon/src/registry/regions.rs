@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::admission::{check_name, random_token};
 use super::names::full_name;
 use super::{Gpu, Registry, Vgpu};
+use crate::http::Rights;
 use crate::placement::{PlacementRequest, choose, error, size};
 
 /// Regions of one user at most: each is a descriptor of the daemon.
@@ -59,7 +60,7 @@ pub(crate) struct Region {
 pub(crate) enum OpenedRegion {
     /// The file, and what may be done with the memory.
     File(OwnedFd, u64, RegionAccess),
-    /// Nothing yet: the worker makes so much memory.
+    /// The region has no memory yet: the worker makes these bytes.
     ToMake(u64),
 }
 
@@ -161,7 +162,7 @@ fn no_such_region(name: &str) -> ApiError {
     error(
         "not_found",
         format!("there is no region named {name}"),
-        Some("`mica region ls` shows those there are".into()),
+        Some("`mica region ls` lists all regions".into()),
     )
 }
 
@@ -171,14 +172,14 @@ impl Registry {
         &self,
         uid: u32,
         name: &str,
-        is_admin: bool,
+        rights: Rights,
     ) -> Result<String, ApiError> {
         let own = full_name(name, uid);
         [own.as_str(), name]
             .into_iter()
             .find(|name| {
                 let region = self.regions.get(*name);
-                region.is_some_and(|region| is_admin || region.owner_uid() == uid)
+                region.is_some_and(|region| rights.cover(region.owner_uid()))
             })
             .map(str::to_owned)
             .ok_or_else(|| no_such_region(name))
@@ -313,7 +314,7 @@ impl Registry {
         Ok(region.info())
     }
 
-    /// Lets the programs of a virtual GPU open a region no more. Both names are full names.
+    /// Takes a region from a virtual GPU. Both names are full names.
     pub(crate) fn detach_region(&mut self, name: &str, vgpu: &str) -> Result<RegionInfo, ApiError> {
         let running = self
             .vgpus
@@ -365,7 +366,7 @@ impl Registry {
         }
     }
 
-    /// What a worker of a virtual GPU gets that opens what a handle names; `None` if that is no region.
+    /// Opens the region that a handle names for a worker of a virtual GPU; `None` if the handle names no region.
     pub(crate) fn open_region(
         &mut self,
         client: u64,

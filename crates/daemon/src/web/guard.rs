@@ -177,7 +177,7 @@ impl Door {
             Turned(
                 StatusCode::UNAUTHORIZED,
                 "unauthenticated",
-                "nobody is signed in".into(),
+                "this browser is not signed in".into(),
             )
         };
         who.map(Some).ok_or_else(nobody)
@@ -187,7 +187,7 @@ impl Door {
     fn host<'a>(&self, headers: &'a HeaderMap) -> Result<&'a str, Turned> {
         let refuse = |what: String| {
             let text =
-                format!("{what}: [dashboard] names in the configuration lists those that are");
+                format!("{what}: the key `names` of [dashboard] lists the names that are served");
             Turned(StatusCode::MISDIRECTED_REQUEST, "host", text)
         };
         let mut hosts = headers.get_all(HOST).iter();

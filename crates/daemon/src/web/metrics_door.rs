@@ -39,7 +39,7 @@ async fn metrics(
         return (StatusCode::UNAUTHORIZED, challenge, text).into_response();
     }
     if let Some(Extension(place)) = place {
-        // Those who have the token have all places together, before those who have none.
+        // Readers with the token share all places, and take them before readers without it.
         let _ = place.prove(0);
     }
     let accepts = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());

@@ -37,7 +37,7 @@ const USUAL_PORT: u16 = 7411;
 const BROWSERS: usize = 256;
 /// Most of them of one user.
 const BROWSERS_EACH: usize = 64;
-/// Most connections of those who read the metrics.
+/// Most connections of readers of the metrics.
 const SCRAPERS: usize = 16;
 
 /// What the daemon keeps for the page.

@@ -53,7 +53,7 @@ pub(super) struct Place {
 }
 
 impl Places {
-    /// So many in all, and so many of one user or one other host.
+    /// A bound on all places, and a bound on the places of one user or one other host.
     pub(super) fn new(most: usize, most_each: usize) -> Arc<Self> {
         Arc::new(Self {
             most,
@@ -128,7 +128,7 @@ impl Place {
         let holder = Holder::User(uid);
         let others = connections.of(holder);
         let most_each = self.places.most_each;
-        // One that must make room is closed anyway.
+        // A connection that must make room is closed in any case.
         let Some(own) = connections.open.get_mut(&self.number) else {
             return Ok(());
         };

@@ -71,7 +71,7 @@ impl Sessions {
         }
     }
 
-    /// Ends the session of a user's page: whoever has copied its halves has nothing.
+    /// Ends the session of a user's page: copies of its two secrets open nothing from then on.
     pub(super) fn end(&self, uid: u32, page_key: &str) {
         if page_key.len() != KEY_LEN {
             return;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::SET_COOKIE;
 use axum::response::{IntoResponse, Response};
@@ -15,7 +15,7 @@ use super::secrets::{digest_of, same};
 use super::sessions::{SESSION, SignedIn, TICKET};
 use super::{WebError, serve_page, url};
 use crate::daemon::{Daemon, source_text};
-use crate::http::{Answer, Body, Peer, Refusal, Shared};
+use crate::http::{Answer, Body, Caller, Peer, Refusal, Shared};
 use crate::placement::error;
 
 /// Whether the listener has TLS.
@@ -35,10 +35,7 @@ pub(super) fn cookie_name(daemon: &Daemon) -> String {
 /// Where the web page is, with a ticket that signs the caller in. Has the page served on this host if it is not.
 #[utoipa::path(post, tag = "host", path = "/v1/dashboard",
     responses((status = 200, body = Dashboard), (status = "4XX", body = ApiError)))]
-pub(crate) async fn dashboard(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-) -> Answer<Dashboard> {
+pub(crate) async fn dashboard(Caller { daemon, peer }: Caller) -> Answer<Dashboard> {
     let (mut address, tls) = serve_page(&daemon).map_err(|failure| match failure {
         WebError::Off => error(
             "config",
@@ -52,8 +49,13 @@ pub(crate) async fn dashboard(
     })?;
     let name = daemon.registry().config.dashboard.names.first().cloned();
     let ticket = daemon.web.sessions.ticket(peer.uid);
-    let ticket =
-        ticket.ok_or_else(|| error("internal", "there are no random numbers".into(), None))?;
+    let ticket = ticket.ok_or_else(|| {
+        error(
+            "internal",
+            "the system gives no random numbers".into(),
+            None,
+        )
+    })?;
     if address.ip().is_unspecified() {
         address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
     }

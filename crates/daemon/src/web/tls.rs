@@ -8,7 +8,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
-/// Why there is no TLS.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
     #[error("{path} holds no {what} in PEM")]

@@ -33,7 +33,7 @@ impl Depth {
         self.outstanding.load(Relaxed) + 1 >= self.most.load(Relaxed)
     }
 
-    /// One more submission; false if so much is queued that it should wait.
+    /// Counts a submission; false if it should wait because the queue is long.
     pub(super) fn add(&self) -> bool {
         let fits = self.outstanding.fetch_add(1, Relaxed) + 1 < self.most.load(Relaxed);
         if !fits {

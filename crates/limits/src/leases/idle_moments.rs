@@ -17,7 +17,7 @@ const SHALLOW: u64 = 1;
 
 #[derive(Debug)]
 pub(super) struct IdleMoments {
-    /// Launches at the last drain: polling again after it is no further drain.
+    /// Launches at the last drain: polling again after it is not another drain.
     last_drain: AtomicU64,
     /// Launches at the last moment with next to nothing submitted.
     last_shallow: AtomicU64,
@@ -30,7 +30,7 @@ pub(super) struct IdleMoments {
 struct Recorded {
     event: AtomicU64,
     launches: AtomicU64,
-    /// All of them were on its stream.
+    /// All launches before it were on its stream.
     everything: AtomicBool,
 }
 

@@ -5,7 +5,7 @@
 //!   wait of the program's ──► a moment with nothing submitted? (`moments`) ──► counters of the page
 //!   lease over ──► `watch` or the thread at the gate ──► `drain`: waits for the GPU, gives the lease back
 //! ```
-//! Owns no thread and no driver: whoever uses it brings both.
+//! Owns no thread and no driver: its user brings both.
 
 mod depth;
 mod drain;
@@ -30,12 +30,12 @@ pub struct Leases {
     moments: IdleMoments,
 }
 
-/// How a wait of our own for everything submitted ended.
+/// How Mica's own wait for all submitted work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waited {
-    /// All of it was waited for.
+    /// All submitted work was waited for.
     pub done: bool,
-    /// And nothing was submitted meanwhile.
+    /// Nothing was submitted meanwhile.
     pub nothing_since: bool,
 }
 

@@ -76,7 +76,7 @@ impl Leases {
     fn gate_closed(&self, gate: &Gate, word: u32) {
         let page = gate.page();
         let sequence = gate::sequence(word);
-        // One that is only paused goes on soon, and the daemon waits for word of it.
+        // A lease that is only paused goes on soon, and the daemon waits for the process's report.
         let suspended = page.commands.suspend.load(Relaxed) == suspend::STOP;
         if suspended || !gate::is_later(sequence, page.counters.yielded.load(Relaxed)) {
             return;

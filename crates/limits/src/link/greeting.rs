@@ -22,7 +22,7 @@ pub(super) type Greeting = (HostSocket, Frame, Vec<OwnedFd>);
 /// A connection to a daemon that has let this process in.
 pub(super) type Admission = (HostSocket, Welcome, Vec<OwnedFd>);
 
-/// Connects and introduces this process; with a page, as one that was known before.
+/// Connects and introduces this process; with a page, as a process that an earlier daemon knew.
 pub(super) fn hello(
     environment: &Environment,
     role: Role,

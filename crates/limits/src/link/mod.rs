@@ -33,15 +33,15 @@ use greeting::{greet, hello};
 
 pub use greeting::open_session;
 
-/// Pauses between tries to reach the daemon's successor: one that was killed is mostly back at once.
+/// Pauses between tries to reach the daemon's successor: after a kill, the next daemon is mostly there at once.
 const RECONNECT_SOON: Duration = Duration::from_millis(5);
 const RECONNECT_EVERY: Duration = Duration::from_millis(50);
-/// A daemon that was killed or upgraded is back within this; whoever needs memory meanwhile waits so long for it.
+/// How long an allocation waits for a restarting daemon.
 const REPLACED_WITHIN_NS: u64 = 2_000_000_000;
 /// Tries with the shorter pause.
 const SOON_TRIES: u32 = 100;
 
-/// Why there is no connection.
+/// Why the connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The token variable is missing or malformed.
@@ -146,7 +146,7 @@ pub struct HostLink {
     residency: Mutex<Option<ClientMessage>>,
     /// Files of regions, for the next daemon.
     regions: Mutex<Vec<RegionFile>>,
-    /// The process that joined. A copy of it made without fork handlers must not speak for it.
+    /// The process that joined. A child that was forked without fork handlers must not speak for it.
     pid: u32,
 }
 
@@ -375,7 +375,8 @@ impl HostLink {
         // Nobody reads the answers in a copy, which would wait for ever.
         if !self.is_own() {
             return Err(
-                "this process is a copy of one that joined, and has not joined itself".into(),
+                "this process was forked from a process of the virtual GPU and has not joined it"
+                    .into(),
             );
         }
         let question = match account {

@@ -24,7 +24,7 @@ pub const COSINE: [f32; 3] = [
 ];
 pub use super::ex2::ROUNDER;
 
-/// The sine of `x` and so many quarter turns; `None` for magnitudes beyond [`HIGHEST`], infinities and NaN.
+/// The sine of `x` plus `quarters` quarter turns; `None` for magnitudes beyond [`HIGHEST`], infinities and NaN.
 pub fn single(x: f32, quarters: u32) -> Option<f32> {
     // False for a NaN.
     let near = x.abs() <= HIGHEST;

@@ -176,7 +176,7 @@ impl Joined {
             .get(name)
             .is_some_and(|stands| std::ptr::eq(*stands, declared));
         let is_function = matches!(declared.kind, DeclarationKind::Function { .. });
-        // A second strong definition is an error, which whoever loads the text reports.
+        // A second strong definition is an error, which is reported when the text is loaded.
         if !is_standing && Strength::of(declared) < Strength::Strong {
             // Its own text may call the function before the definition that stands.
             if is_function && self.declared.insert(name.to_owned()) {

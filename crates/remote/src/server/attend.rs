@@ -61,35 +61,24 @@ impl Server<'_> {
         Ok(())
     }
 
+    /// Answers the client until it ends, and takes its next connection where one is lost.
     fn attend(
         &self,
         current: &Current,
         awaited: &Await,
         visitor: &Visitor,
         control: &ControlClient,
-        mut created: Created,
+        created: Created,
     ) -> Result<(), RemoteError> {
         let gone = || RemoteError::network("the client is gone");
-        let token_hex = created.token.clone();
-        let Some(token) = Environment::parse_token(&created.token) else {
-            return Err(RemoteError::Protocol(
-                "the daemon's token makes no sense".into(),
-            ));
+        let mut shown = ShownLink {
+            control,
+            vgpu: created.name.clone(),
+            token: created.token.clone(),
+            last: None,
         };
-        let gpus = control.gpus().unwrap_or_default();
-        let gpu = gpus.iter().find(|gpu| gpu.index == created.gpu);
-        let device_bytes = gpu.map_or(0, |gpu| gpu.memory_total_bytes);
-        created.token.clear();
-        created.host_socket.clear();
-        let name = created.name.clone();
-        let running = Answer::Running {
-            ticket: ticket::issue(&self.key, &visitor.fingerprint, &token),
-            created: Box::new(created),
-            device_bytes,
-            resume: self.terms(),
-        };
+        let running = self.running(visitor, control, created)?;
         let mut carrier = current.get();
-        let mut shown = None;
         message::send(&*carrier, &running).map_err(gone())?;
         carrier.expect_within(SILENCE)?;
         loop {
@@ -118,27 +107,64 @@ impl Server<'_> {
                     };
                     (Answer::Pong, Some(link))
                 }
-                other => (tell(control, &name, &other), None),
+                other => (tell(control, &shown.vgpu, &other), None),
             };
             // The client asks again over its next connection.
             let _ = message::send(&*carrier, &answer);
             // After the answer, whose time the client measures.
-            if let Some(link) = link.filter(|link| shown.as_ref() != Some(link)) {
-                let token = token_hex.clone();
-                let _ = control.report_link(
-                    &name,
-                    &LinkReport {
-                        token,
-                        link: link.clone(),
-                    },
-                );
-                shown = Some(link);
+            if let Some(link) = link {
+                shown.show(link);
             }
             // A client that was revoked meanwhile is served no longer.
             if self.folder.client_of(carrier.peer())?.is_none() {
                 return Err(RemoteError::Refused("the client was revoked".into()));
             }
         }
+    }
+
+    /// What the client must know of its virtual GPU. The token stays on this machine: the client gets a ticket for it.
+    fn running(
+        &self,
+        visitor: &Visitor,
+        control: &ControlClient,
+        mut created: Created,
+    ) -> Result<Answer, RemoteError> {
+        let unreadable = || RemoteError::Protocol("the daemon's token cannot be read".into());
+        let token = Environment::parse_token(&created.token).ok_or_else(unreadable)?;
+        let gpus = control.gpus().unwrap_or_default();
+        let gpu = gpus.iter().find(|gpu| gpu.index == created.gpu);
+        let device_bytes = gpu.map_or(0, |gpu| gpu.memory_total_bytes);
+        created.token.clear();
+        created.host_socket.clear();
+        Ok(Answer::Running {
+            ticket: ticket::issue(&self.key, &visitor.fingerprint, &token),
+            created: Box::new(created),
+            device_bytes,
+            resume: self.terms(),
+        })
+    }
+}
+
+/// What the daemon shows of a client's connection.
+struct ShownLink<'a> {
+    control: &'a ControlClient,
+    vgpu: String,
+    token: String,
+    last: Option<LinkInfo>,
+}
+
+impl ShownLink<'_> {
+    /// Tells the daemon of a change.
+    fn show(&mut self, link: LinkInfo) {
+        if self.last.as_ref() == Some(&link) {
+            return;
+        }
+        let report = LinkReport {
+            token: self.token.clone(),
+            link: link.clone(),
+        };
+        let _ = self.control.report_link(&self.vgpu, &report);
+        self.last = Some(link);
     }
 }
 

@@ -341,7 +341,7 @@ fn refused(failure: Failure) -> RemoteError {
              have expired, or it was revoked"
         )),
         Error::InvalidCertificate(why) => RemoteError::Refused(format!(
-            "the other side's certificate is not the one that was paired: {why:?}"
+            "the other side's certificate is not the paired one: {why:?}"
         )),
         Error::NoCertificatesPresented => {
             RemoteError::Refused("the other side showed no certificate".into())

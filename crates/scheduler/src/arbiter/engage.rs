@@ -99,7 +99,7 @@ impl Arbiter {
                 let starved = drains >= STARVED_DRAINS
                     && launches <= drains * STARVED_LAUNCHES
                     && rate.busy * 10 >= rate.samples * 8;
-                // One that is idle most of the time loses little and would wait for others' leases.
+                // A process that is idle most of the time loses little, and would wait for the leases of others.
                 (per_second > threshold && rate.busy * 2 >= rate.samples) || starved
             } else {
                 rate.bursty && rate.busy > 0
@@ -128,7 +128,7 @@ impl Arbiter {
                 self.reset_gate(*id, now_ns, orders);
             }
         }
-        // Nobody waits at a gate that was open a moment ago: begin with whoever launched last.
+        // Nobody waits at a gate that was open a moment ago: begin with the process that launched last.
         let first = ids
             .iter()
             .filter_map(|id| Some((*id, self.clients.get(id)?)))

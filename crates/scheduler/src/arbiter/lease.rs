@@ -5,8 +5,9 @@ use super::{Arbiter, ClientId, Gate, Order, SEQUENCE_MASK};
 use crate::Priority;
 use crate::policy::TenantId;
 
-/// A lease is longer by its usual length for every so many tenants that wait, up to so many times as long.
+/// Waiting tenants for which a lease grows by its usual length.
 const WAITING_FOR_ONE_MORE: usize = 3;
+/// Longest lease, as a multiple of its usual length.
 const MOST_TIMES: usize = 3;
 
 #[derive(Debug)]
@@ -155,7 +156,7 @@ impl Arbiter {
     }
 
     pub(super) fn set_end(&mut self, id: ClientId, end_ns: u64, orders: &mut Vec<Order>) {
-        // Whoever watches the end of the lease must hear that it comes sooner.
+        // The daemon's watch over the end of the lease must learn that it comes sooner.
         let sooner = self.holder.as_ref().is_some_and(|h| h.end_ns > end_ns);
         if let Some(holder) = &mut self.holder {
             holder.end_ns = end_ns;
@@ -189,7 +190,7 @@ impl Arbiter {
         self.charge(id, due_ns, now_ns);
     }
 
-    /// Charges what a client used of a lease that it holds no more and was not heard of in time.
+    /// Charges a client for a lease that has ended, when its report came late.
     pub(super) fn charge_late(&mut self, id: ClientId, now_ns: u64) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
@@ -225,7 +226,7 @@ impl Arbiter {
         if let Some(tenant) = self.tenants.get_mut(&client.tenant)
             && tenant.waiting.is_empty()
         {
-            // It has kept nobody of its tenant waiting, and owes nothing to whoever comes next.
+            // It has kept no process of its tenant waiting, and owes nothing to the next one.
             tenant.floor_ns = tenant.floor_ns.max(client.place_ns);
         }
     }

@@ -372,7 +372,7 @@ impl Arbiter {
             client: id,
             gate,
             sequence: client.sequence,
-            // Also when it closes: whoever runs meanwhile watches it.
+            // Also when it closes: a process that runs meanwhile watches it.
             wake: true,
             waited_ns: None,
         });

@@ -49,7 +49,7 @@ pub struct Arbiter {
     next_tick_ns: u64,
     overruns: u64,
     overrunning: Vec<Overrun>,
-    /// Time charged for leases, whoever held them.
+    /// Time charged for leases of all processes.
     leased_ns: u64,
     stops_changed: bool,
 }

@@ -1,37 +1,38 @@
-//! A cap where leases cannot hold it: work that does not drain is stopped and let go on, channels and all.
+//! A cap that leases cannot hold: a process whose work does not drain has its channels suspended and resumed.
 //!
 //! ```text
-//!   runs, charged by the clock ── its budget is spent ──► told to stop, charged until it says it has
-//!        ▲                                                        │
-//!        └──────────────── enough is earned again ◄───────────────┘
+//!   runs, charged by the clock ── its budget is spent ──► ordered to stop, charged until it has stopped
+//!        ▲                                                         │
+//!        └────────────────── its budget is refilled ◄──────────────┘
 //! ```
-//! A stop costs the process half a millisecond, so turns are longer than leases. Beside others that have work the
-//! hardware's slices give it no more than its share: it is charged for that part of the time, and so rarely stopped.
+//! A stop costs the process half a millisecond, so its turns are longer than leases. While other tenants have work, the
+//! hardware's slices give it no more than its share: it is charged for that part of the time, and rarely stopped.
 
-use super::{Arbiter, Client, ClientId, Gate, Tenant};
+use super::{Arbiter, Client, ClientId, Gate, Input, Tenant};
 use crate::policy::TenantId;
 
-/// What a tenant may save up while one of its processes is held like this, in time of the clock.
+/// Longest turn of such a process, and most budget that its tenant may save up.
 pub(super) const TURN_NS: u64 = 50_000_000;
-/// So much of that must be there before it goes on.
+/// Part of a turn's budget that must be there before the process is resumed.
 const ENOUGH: f64 = 0.8;
-/// One that has not stopped so long after it was told to never will,
+/// A process that has not stopped this long after the order cannot be stopped,
 const PATIENCE_NS: u64 = 1_000_000_000;
-/// unless the whole process stood still: it is told again after this.
+/// unless the whole process stood still: it gets the order again after this time.
 const AGAIN_NS: u64 = 60_000_000_000;
-/// What a process says of the time it took to go on is believed so far.
+/// Most time that a process is believed to have needed to resume.
 const LONGEST_START_NS: u64 = 1_000_000;
-/// Not looked at more often than this.
+/// Least time between two looks at a process.
 const LEAST_NS: f64 = 200_000.0;
 
-/// How a process is held.
+/// How a process is held to its cap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stops {
     stop: bool,
-    /// It had stopped when it was last looked at.
+    /// At the last look, its channels were stopped.
     rested: bool,
-    /// All it had submitted, so many launches, had finished then.
+    /// At the last look, all submitted work was finished.
     idle: bool,
+    /// Launches submitted up to the last look.
     launches: u64,
     /// It had work in its last turn, or has had some since.
     busy: bool,
@@ -40,7 +41,31 @@ pub(super) struct Stops {
 }
 
 impl Stops {
-    /// Whether anything of it may have run when it was last looked at.
+    /// A process that runs and is held from now on.
+    fn running(launches: u64, now_ns: u64) -> Self {
+        Self {
+            stop: false,
+            rested: false,
+            idle: false,
+            launches,
+            busy: true,
+            since_ns: now_ns,
+            charged_until_ns: now_ns,
+        }
+    }
+
+    /// Time since the last charge in which its work may have run.
+    fn ran_ns(&self, input: &Input, now_ns: u64) -> u64 {
+        let elapsed_ns = now_ns.saturating_sub(self.charged_until_ns);
+        match (self.rested, input.stopped) {
+            (false, _) => elapsed_ns,
+            (true, true) => 0,
+            // It reports that it has resumed after it has: what the report says is believed up to a limit.
+            (true, false) => elapsed_ns.min(input.start_took_ns.min(LONGEST_START_NS)),
+        }
+    }
+
+    /// Whether its work may have run at the last look.
     fn may_run(&self) -> bool {
         !self.rested && !self.idle
     }
@@ -59,12 +84,12 @@ impl Arbiter {
         client.is_some_and(|c| c.stops.is_some() && !c.is_unstoppable())
     }
 
-    /// Whether any is told to stop and to go on: then the arbiter must be called when it says, leases or not.
+    /// Whether any process is held by stops: then the arbiter must be called at the times it returns, leases or not.
     pub fn holds_by_stops(&self) -> bool {
         self.clients.values().any(|c| c.stops.is_some())
     }
 
-    /// Whether what [`Arbiter::must_stop`] says has changed for anybody since this was last asked.
+    /// Whether [`Arbiter::must_stop`] has changed for any process since the last call.
     pub fn stops_changed(&mut self) -> bool {
         std::mem::take(&mut self.stops_changed)
     }
@@ -110,15 +135,7 @@ impl Arbiter {
             // Charged here from now on.
             self.forget_overrun(id);
         }
-        let mut stops = before.unwrap_or(Stops {
-            stop: false,
-            rested: false,
-            idle: false,
-            launches: input.launches,
-            busy: true,
-            since_ns: now_ns,
-            charged_until_ns: now_ns,
-        });
+        let mut stops = before.unwrap_or(Stops::running(input.launches, now_ns));
         if stops.stop && !stopped && now_ns.saturating_sub(stops.since_ns) > PATIENCE_NS {
             self.set_stops(id, None);
             self.clients.get_mut(&id)?.unstoppable_until_ns = Some(now_ns + AGAIN_NS);
@@ -128,15 +145,10 @@ impl Arbiter {
             self.clients.get_mut(&id)?.unstoppable_until_ns = None;
         }
         let part = self.part_of(tenant_id, now_ns);
-        let mut elapsed_ns = now_ns.saturating_sub(stops.charged_until_ns);
-        if stops.rested {
-            // It says that it goes on after it does.
-            let started_ns = input.start_took_ns.min(LONGEST_START_NS);
-            elapsed_ns = elapsed_ns.min(if stopped { 0 } else { started_ns });
-        }
+        let elapsed_ns = stops.ran_ns(&input, now_ns);
         stops.charged_until_ns = now_ns;
         self.tenants.get_mut(&tenant_id)?.held_by_stops = true;
-        // What it has submitted since it was idle may have run at once.
+        // Work that was submitted since the process was idle may have run at once.
         let was_idle = stops.idle && stops.launches == input.launches;
         if !was_idle {
             self.charge_without_turn(id, (elapsed_ns as f64 * part) as u64, now_ns);
@@ -147,10 +159,9 @@ impl Arbiter {
         tenant.refill(now_ns, self.settings.lease_ns);
         let budget_ns = tenant.budget_ns;
         let enough_ns = TURN_NS as f64 * cap * ENOUGH;
-        let stop = if stops.stop {
-            budget_ns < enough_ns
-        } else {
-            budget_ns <= 0.0
+        let stop = match stops.stop {
+            true => budget_ns < enough_ns,
+            false => budget_ns <= 0.0,
         };
         stops.busy |= active;
         if stop != stops.stop {
@@ -160,7 +171,7 @@ impl Arbiter {
             stops.busy = active;
             tenant.floor_ns = tenant.floor_ns.max(last_ns);
         }
-        // What it let pass is not made up for, nor does it wait long for what it took until it was found.
+        // Turns that it let pass are not made up for. Nor does it wait long for the time that it took before it was held.
         let least_ns = match stops.busy && client.stops.is_some() {
             true => 0,
             false => tenant.floor_ns,

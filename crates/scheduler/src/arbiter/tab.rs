@@ -1,8 +1,8 @@
-//! What a client owes for the lease it has or had last.
+//! What a client owes for its present or last lease.
 
-/// Whoever holds a lease pays for one part in so many at least, even if it had no processor meanwhile.
+/// The holder of a lease pays for at least one part in this number of it, even if it had no processor meanwhile.
 const LEAST_PART: u64 = 64;
-/// One that had none for so many leases in a row pays more: it must not keep the device from those that
+/// Leases in a row without a processor after which the holder pays more: it must not keep the device from clients that
 /// could use it.
 const VAIN_LEASES: u32 = 8;
 const VAIN_PART: u64 = 4;

@@ -38,7 +38,7 @@ pub struct Settings {
     pub tick_ns: u64,
     /// A process whose counters have not moved for so long has no work.
     pub active_ns: u64,
-    /// Work holds still as soon as a lease ends: whoever is owed time gets it the moment it comes.
+    /// Work stops as soon as a lease ends: a tenant that is owed time gets it the moment it asks.
     pub ends_at_once: bool,
 }
 

@@ -20,10 +20,10 @@ use super::{Arbiter, ClientId, Order, SEQUENCE_MASK};
 /// First pause before leases are tried again, and how often it is doubled at most.
 const FIRST_PAUSE_NS: u64 = 2_000_000_000;
 const MOST_DOUBLINGS: u32 = 5;
-/// One that is found again so soon after its last pause gets twice as long a one.
+/// A process that does not drain again within this time of its last pause gets a pause twice as long.
 const RELAPSE_NS: u64 = 60_000_000_000;
-/// So long at most a process is kept from submitting while its work runs on, if its turn does not come before. A graph
-/// of a whole training step ends within that, and charging it serves its neighbours better than slices do.
+/// Longest time for which a process is kept from submitting while its work runs on, if its turn does not come before. A
+/// graph of a whole training step ends within it, and charging the process serves its neighbours better than slices do.
 const PATIENCE_NS: u64 = 500_000_000;
 /// The same where leases are all that holds a share or a cap: shorter than a person takes for a program that hangs.
 const PATIENCE_UNSLICED_NS: u64 = 2_000_000_000;
@@ -120,7 +120,7 @@ impl Arbiter {
         !client.undrained.is_marked() && since_ns.is_some_and(|s| now_ns >= s + patience_ns)
     }
 
-    /// Gives leases again to those that have drained and whose pause is over.
+    /// Gives leases again to processes that have drained and whose pause is over.
     pub(super) fn pardon(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         let over = |(id, c): (&ClientId, &super::Client)| {
             c.undrained.is_over(c.input.yielded, now_ns).then_some(*id)

@@ -28,7 +28,7 @@ pub struct WeightedFair {
     low_since_ns: Option<u64>,
 }
 
-/// A high tenant may run ahead of the others' clock by so much before it waits like everybody.
+/// Time that a high tenant may run ahead of the others' clock before it waits like them.
 const HIGH_BURST_NS: u64 = 100_000_000;
 /// Turns a low tenant waits for at most.
 const LOW_AGING_TURNS: u64 = 40;

@@ -49,7 +49,7 @@ pub trait Policy: std::fmt::Debug + Send {
     fn pick(&mut self, now_ns: u64) -> Option<TenantId>;
     /// How many turns a tenant that was idle may be behind the others when it comes back.
     fn set_credit(&mut self, _turns: u64) {}
-    /// Whether the one that runs, after running `more_ns` longer, would still go before `waiting`.
+    /// Whether the running tenant, after running `more_ns` longer, would still go before `waiting`.
     fn goes_on(&self, _running: TenantId, _waiting: TenantId, _more_ns: u64) -> bool {
         false
     }

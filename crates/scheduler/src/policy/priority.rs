@@ -69,7 +69,7 @@ impl Policy for StrictPriority {
     }
 
     fn charge(&mut self, tenant: TenantId, _used_ns: u64, now_ns: u64) {
-        // Having been served, it stands behind those that wait.
+        // A tenant that was served goes behind the waiting ones.
         if self
             .tenants
             .get(&tenant)

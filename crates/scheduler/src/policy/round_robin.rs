@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{Claim, Policy, Queue, TenantId};
 
-/// Round robin: whoever was served longest ago.
+/// Round robin: the tenant that was served longest ago goes first.
 #[derive(Debug, Default)]
 pub struct RoundRobin {
     served: HashMap<TenantId, (u64, bool)>,

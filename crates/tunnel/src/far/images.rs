@@ -80,7 +80,11 @@ impl Images {
             {
                 have.extend_from_slice(data);
             }
-            _ => return Err(TunnelError::protocol("bytes of a module that nobody wants")),
+            _ => {
+                return Err(TunnelError::protocol(
+                    "bytes of a module that was not asked for",
+                ));
+            }
         }
         drop(coming);
         self.came.notify_all();

@@ -172,7 +172,7 @@ impl Far {
         self.over.load(Acquire)
     }
 
-    /// Ends everything; the first reason counts, and the other side is told.
+    /// Ends everything. The first reason counts and is sent to the other side.
     fn end(&self, result: Result<(), TunnelError>) {
         let mut first = lock(&self.reason);
         if !self.over.swap(true, Release) {

@@ -59,7 +59,7 @@ impl Far {
             self.worked.store(true, Release);
         }
         loop {
-            // Held so that whoever sees the answer also finds the mark.
+            // Held so that a program that sees the answer also finds the mark.
             let mut pending = lock(&self.pending);
             if self.port.try_push(call, slot, body)? {
                 if position != 0 {

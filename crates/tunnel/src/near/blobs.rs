@@ -19,7 +19,7 @@ const MOST_BYTES: usize = 4 << 30;
 /// Blobs of a session.
 #[derive(Default)]
 pub(super) struct Blobs {
-    /// Those that no call has used.
+    /// Blobs that no call has used yet.
     waiting: HashMap<u64, Vec<u8>>,
     held: usize,
     /// Those whose hash was sent.
@@ -121,7 +121,7 @@ pub(super) fn staged(
     draft.end(out);
 }
 
-/// The header of a record that reads so many bytes of a staging chunk.
+/// The header of a record that reads these bytes of a staging chunk.
 pub(super) fn staged_header(call: u16, body: &[u8], position: u64, bytes: usize) -> Header {
     Header {
         call,

@@ -118,7 +118,7 @@ impl Near {
         out.extend_from_slice(body.as_slice());
         let read = area.chunk_append_to(chunk, offset, len, out);
         if bytes.is_none() || read.is_none() {
-            let text = format!("a copy from staging chunk {chunk} that has not so many bytes");
+            let text = format!("a copy of more bytes than staging chunk {chunk} has");
             return Err(TunnelError::Protocol(text));
         }
         // The program may fill it again: the bytes are on their way.

@@ -34,7 +34,7 @@ use host::HostMemory;
 use receive::After;
 use translate::Step;
 
-/// A batch is sent when it has so many bytes, or when the ring is empty.
+/// A batch is sent when it has this many bytes, or when the ring is empty.
 const BATCH_BYTES: usize = 256 << 10;
 /// Bytes that the far end has not dealt with, at most, before the ring is not read.
 const WINDOW_BYTES: u64 = 32 << 20;
@@ -277,7 +277,7 @@ impl Near {
     }
 }
 
-/// What the program is told.
+/// Messages for the program.
 fn words_of(reason: &TunnelError) -> String {
     match reason {
         TunnelError::Lost(source) => {

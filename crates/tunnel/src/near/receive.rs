@@ -1,4 +1,4 @@
-//! What comes back.
+//! The frames that come back from the far end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,26 +38,9 @@ impl Near {
             let (header, data) = frames.read()?;
             (self.stats.received_bytes).fetch_add(header.frame_bytes(), Relaxed);
             match header.kind {
-                Kind::Answer => {
-                    if usize::from(header.slot) >= SLOTS {
-                        return Err(TunnelError::protocol("an answer to no call"));
-                    }
-                    let bytes = parts.entry(header.slot).or_default();
-                    bytes.extend_from_slice(data);
-                    if header.flags & MORE == 0 {
-                        let bytes = parts.remove(&header.slot).unwrap_or_default();
-                        self.answer(header, bytes)?;
-                    }
-                }
+                Kind::Answer => self.answer_part(header, data, &mut parts)?,
                 Kind::ReadDone => self.read_done(header, data)?,
-                Kind::Status => {
-                    if header.a != u64::MAX {
-                        lock(&self.host).forget_reads();
-                        self.port.show_quiet_at(header.a);
-                    }
-                    self.port.show_late(header.code);
-                    self.port.show_output(header.slot != 0);
-                }
+                Kind::Status => self.show_status(header),
                 Kind::Notice => {
                     if !std::mem::replace(&mut has_notices, true) {
                         scope.spawn(|| self.end_if_failed(self.tell_notices()));
@@ -66,7 +49,9 @@ impl Near {
                 }
                 Kind::HostChanged => {
                     if !lock(&self.host).merge(header.a, header.b, data) {
-                        return Err(TunnelError::protocol("host memory that does not exist"));
+                        return Err(TunnelError::protocol(
+                            "a change of host memory that is not registered",
+                        ));
                     }
                 }
                 Kind::BlobWanted => {
@@ -103,6 +88,35 @@ impl Near {
         if let Err(error) = result {
             self.end(Some(error));
         }
+    }
+
+    /// Takes a part of an answer; `parts` has those that came before, by slot.
+    fn answer_part(
+        &self,
+        header: Header,
+        data: &[u8],
+        parts: &mut HashMap<u16, Vec<u8>>,
+    ) -> Result<(), TunnelError> {
+        if usize::from(header.slot) >= SLOTS {
+            return Err(TunnelError::protocol("an answer without a call"));
+        }
+        let bytes = parts.entry(header.slot).or_default();
+        bytes.extend_from_slice(data);
+        if header.flags & MORE != 0 {
+            return Ok(());
+        }
+        let bytes = parts.remove(&header.slot).unwrap_or_default();
+        self.answer(header, bytes)
+    }
+
+    /// Shows the program how far its work is.
+    fn show_status(&self, header: Header) {
+        if header.a != u64::MAX {
+            lock(&self.host).forget_reads();
+            self.port.show_quiet_at(header.a);
+        }
+        self.port.show_late(header.code);
+        self.port.show_output(header.slot != 0);
     }
 
     fn answer(&self, header: Header, bytes: Vec<u8>) -> Result<(), TunnelError> {
@@ -142,7 +156,8 @@ impl Near {
 
     fn read_done(&self, header: Header, data: &[u8]) -> Result<(), TunnelError> {
         let target = lock(&self.reads).remove(&header.a);
-        let target = target.ok_or_else(|| TunnelError::protocol("a read that nobody asked for"))?;
+        let target = target
+            .ok_or_else(|| TunnelError::protocol("the answer to a read that was not sent"))?;
         let unpacked = match header.flags & LZ4 {
             0 => None,
             _ if header.b as usize > mica_wire::session::CHUNK_BYTES => {

@@ -45,13 +45,33 @@ const FIRST_LOOKED_AT: &[u16] = &[
     100, // Continue
 ];
 
-fn record(call: u16, slot: u16, position: u64, body: &[u8], out: &mut Vec<u8>) {
-    let header = Header {
-        call,
-        slot,
-        ..Header::new(Kind::Record, position, 0)
-    };
-    header.put(out, &[body]);
+/// A record of the ring, as it goes through the tunnel.
+#[derive(Clone, Copy)]
+struct Record<'a> {
+    call: u16,
+    slot: u16,
+    position: u64,
+    body: &'a [u8],
+}
+
+impl Record<'_> {
+    fn put(self, out: &mut Vec<u8>) {
+        let header = Header {
+            call: self.call,
+            slot: self.slot,
+            ..Header::new(Kind::Record, self.position, 0)
+        };
+        header.put(out, &[self.body]);
+    }
+}
+
+/// A box of device memory that a call writes.
+struct Written {
+    stream: u64,
+    address: u64,
+    pitch: (u64, u64),
+    width: u64,
+    height: u64,
 }
 
 impl Near {
@@ -64,7 +84,6 @@ impl Near {
         steps: &mut VecDeque<Step>,
         out: &mut Vec<u8>,
     ) -> Result<(), TunnelError> {
-        let slot = header.reply_slot().unwrap_or(NO_SLOT);
         if WORK.contains(&header.call) {
             let mut host = lock(&self.host);
             host.map_mentioned(body, out);
@@ -72,83 +91,92 @@ impl Near {
         } else if WAITS.contains(&header.call) {
             lock(&self.host).send_changes(0, out);
         }
-        if !FIRST_LOOKED_AT.contains(&header.call) {
-            record(header.call, slot, position, body, out);
-            return Ok(());
+        let record = Record {
+            call: header.call,
+            slot: header.reply_slot().unwrap_or(NO_SLOT),
+            position,
+            body,
+        };
+        if FIRST_LOOKED_AT.contains(&header.call) {
+            return self.look_into(record, steps, out);
         }
-        let (call, tail) = Call::decode(header.call, body).map_err(|source| {
-            let number = header.call;
+        record.put(out);
+        Ok(())
+    }
+
+    /// Sends a record that names host memory or bytes that have gone ahead of it.
+    fn look_into(
+        &self,
+        record: Record<'_>,
+        steps: &mut VecDeque<Step>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), TunnelError> {
+        let (call, tail) = Call::decode(record.call, record.body).map_err(|source| {
+            let number = record.call;
             Violation::Body { number, source }
         })?;
-        let plain = |out: &mut Vec<u8>| record(header.call, slot, position, body, out);
         match call {
-            Call::Continue(more) => self.port.continue_answer(slot, more.offset),
-            Call::Copy(copy) => self.copy(copy, position, steps, out)?,
+            Call::Continue(more) => self.port.continue_answer(record.slot, more.offset),
+            Call::Copy(copy) => self.copy(copy, record.position, steps, out)?,
+            Call::HostRegister(register) => self.register(register, record, out)?,
             Call::BlobPart(part) => lock(&self.blobs).append(part.blob, tail)?,
-            Call::BlobChunk(part) => {
-                let bytes = self.port.area().chunk_read(part.chunk, part.bytes);
-                let bytes = bytes.ok_or(Violation::Chunk {
-                    chunk: part.chunk,
-                    offset: 0,
-                    bytes: part.bytes.into(),
-                })?;
-                self.port.chunk_done(part.chunk, chunk_state::FREE);
-                lock(&self.blobs).append(part.blob, &bytes)?;
-            }
+            Call::BlobChunk(part) => self.append_chunk(part.blob, part.chunk, part.bytes)?,
             Call::BlobDrop(gone) => drop(lock(&self.blobs).take(gone.blob)),
             Call::ModuleLoad(load) => {
-                let mut blobs = lock(&self.blobs);
-                if let Some(image) = blobs.take(load.blob) {
-                    blobs.send_image(load.blob, image, &self.compressor, out);
-                    self.note_after(slot, After::Image(load.blob));
-                }
-                plain(out);
+                self.offer_image(load.blob, record.slot, out);
+                record.put(out);
             }
             Call::GraphInstantiate(graph) => {
                 self.graph(graph.blob, out);
-                plain(out);
+                record.put(out);
             }
             Call::GraphUpdate(graph) => {
                 self.graph(graph.blob, out);
-                plain(out);
+                record.put(out);
             }
-            Call::HostRegister(register) => self.register(register, slot, position, out)?,
             Call::HostUnregister(gone) => {
                 if let Some((tag, 0)) = lock(&self.host).find(gone.address) {
-                    self.note_after(slot, After::Unregister(vec![tag]));
+                    self.note_after(record.slot, After::Unregister(vec![tag]));
                 }
-                plain(out);
+                record.put(out);
             }
             Call::ContextDestroy(gone) => {
                 let tags = lock(&self.host).of_context(gone.context);
-                self.note_after(slot, After::Unregister(tags));
-                plain(out);
+                self.note_after(record.slot, After::Unregister(tags));
+                record.put(out);
             }
             Call::Read(read) => {
                 self.push_source(read.address, read.bytes.into(), steps, out);
-                steps.push_back(Step::Record(header.call, slot, position, body.to_vec()));
+                let (slot, position) = (record.slot, record.position);
+                let body = record.body.to_vec();
+                steps.push_back(Step::Record(record.call, slot, position, body));
             }
-            Call::Write(write) => {
-                let bytes = tail.len() as u64;
-                let area = (write.stream, write.address, (bytes, bytes));
-                self.written(
-                    area,
-                    (bytes, 1),
-                    (header.call, slot, position, body),
-                    steps,
-                    out,
-                );
-            }
-            Call::Fill(fill) => {
-                let width = fill.width.saturating_mul(fill.element_bytes.into());
-                let pitch = (fill.pitch, fill.pitch.saturating_mul(fill.height));
-                let area = (fill.stream, fill.address, pitch);
-                let record = (header.call, slot, position, body);
-                self.written(area, (width, fill.height), record, steps, out);
-            }
-            _ => plain(out),
+            Call::Write(write) => self.written(Written::by_write(&write, tail), record, steps, out),
+            Call::Fill(fill) => self.written(Written::by_fill(&fill), record, steps, out),
+            _ => record.put(out),
         }
         Ok(())
+    }
+
+    /// Adds what lies in a chunk of shared memory to a blob.
+    fn append_chunk(&self, blob: u64, chunk: u32, bytes: u32) -> Result<(), TunnelError> {
+        let data = self.port.area().chunk_read(chunk, bytes);
+        let data = data.ok_or(Violation::Chunk {
+            chunk,
+            offset: 0,
+            bytes: bytes.into(),
+        })?;
+        self.port.chunk_done(chunk, chunk_state::FREE);
+        lock(&self.blobs).append(blob, &data)
+    }
+
+    /// Offers the far end the image of a module.
+    fn offer_image(&self, blob: u64, slot: u16, out: &mut Vec<u8>) {
+        let mut blobs = lock(&self.blobs);
+        if let Some(image) = blobs.take(blob) {
+            blobs.send_image(blob, image, &self.compressor, out);
+            self.note_after(slot, After::Image(blob));
+        }
     }
 
     /// What is to be done when the call of a slot is answered.
@@ -167,19 +195,22 @@ impl Near {
     fn register(
         &self,
         register: HostRegister,
-        slot: u16,
-        position: u64,
+        record: Record<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), TunnelError> {
         let file = self.port.take_descriptor(register.tag)?;
         lock(&self.host).add(file, &register, out)?;
-        self.note_after(slot, After::Register(register.tag));
+        self.note_after(record.slot, After::Register(register.tag));
         let there = HostRegister {
             offset: 0,
             ..register
         };
         let body = there.encode();
-        record(HostRegister::NUMBER, slot, position, body.as_slice(), out);
+        Record {
+            body: body.as_slice(),
+            ..record
+        }
+        .put(out);
         Ok(())
     }
 
@@ -195,29 +226,25 @@ impl Near {
     /// Sends a record that writes a box of device memory; what of it is host memory comes back.
     fn written(
         &self,
-        (stream, address, pitch): (u64, u64, (u64, u64)),
-        (width, height): (u64, u64),
-        (call, slot, position, body): (u16, u16, u64, &[u8]),
+        written: Written,
+        record: Record<'_>,
         steps: &mut VecDeque<Step>,
         out: &mut Vec<u8>,
     ) {
         let mut host = lock(&self.host);
         host.send_changes(0, out);
-        let target = host.find(address);
+        let target = host.find(written.address);
         drop(host);
-        let Some(target) = target.filter(|_| span(pitch, (width, height, 1)).is_some()) else {
-            return record(call, slot, position, body, out);
+        let Some(target) = target.filter(|_| written.has_span()) else {
+            return record.put(out);
         };
-        record(call, slot, 0, body, out);
-        let place = CopyPlace::Device(address);
-        let area = CopyBox {
-            src_pitch: pitch,
-            dst_pitch: pitch,
-            width_bytes: width,
-            height,
-            ..CopyBox::linear(place, place, width)
-        };
-        let copy = Box::new(Copy { stream, area });
+        let position = record.position;
+        Record {
+            position: 0,
+            ..record
+        }
+        .put(out);
+        let copy = Box::new(written.as_copy());
         steps.push_back(Step::ReadBack(copy, position, target));
     }
 
@@ -237,9 +264,59 @@ impl Near {
                 }
             }
             Step::Copy(copy, position, target) => self.send_copy(&copy, position, target, out)?,
-            Step::Record(call, slot, position, body) => record(call, slot, position, &body, out),
+            Step::Record(call, slot, position, body) => {
+                let body = body.as_slice();
+                Record {
+                    call,
+                    slot,
+                    position,
+                    body,
+                }
+                .put(out);
+            }
             Step::ReadBack(copy, position, target) => self.read_back(&copy, position, target, out),
         }
         Ok(())
+    }
+}
+
+impl Written {
+    fn by_write(write: &Write, tail: &[u8]) -> Self {
+        let bytes = tail.len() as u64;
+        Self {
+            stream: write.stream,
+            address: write.address,
+            pitch: (bytes, bytes),
+            width: bytes,
+            height: 1,
+        }
+    }
+
+    fn by_fill(fill: &Fill) -> Self {
+        Self {
+            stream: fill.stream,
+            address: fill.address,
+            pitch: (fill.pitch, fill.pitch.saturating_mul(fill.height)),
+            width: fill.width.saturating_mul(fill.element_bytes.into()),
+            height: fill.height,
+        }
+    }
+
+    fn has_span(&self) -> bool {
+        span(self.pitch, (self.width, self.height, 1)).is_some()
+    }
+
+    /// A copy of the box to where it is.
+    fn as_copy(&self) -> Copy {
+        let place = CopyPlace::Device(self.address);
+        let area = CopyBox {
+            src_pitch: self.pitch,
+            dst_pitch: self.pitch,
+            width_bytes: self.width,
+            height: self.height,
+            ..CopyBox::linear(place, place, self.width)
+        };
+        let stream = self.stream;
+        Copy { stream, area }
     }
 }

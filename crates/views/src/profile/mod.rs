@@ -24,7 +24,7 @@ struct ShownLine<'a> {
     #[serde(flatten)]
     line: &'a ProfileLine,
     average_ns: u64,
-    /// Part of the time of all kernels, copies and fills; nothing for what is no work.
+    /// Part of the time of all kernels, copies and fills; nothing for a wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     share_percent: Option<f64>,
     /// Bytes moved in a second, where both are known.

@@ -130,7 +130,7 @@ fn yes(value: bool) -> String {
     if value { "yes" } else { "no" }.to_owned()
 }
 
-/// The fields that a list names; unknown ones are refused, all of them, with those there are.
+/// The fields that a list names. The error names every unknown field, and lists the known ones.
 pub(super) fn fields<T>(
     option: &str,
     names: &str,
@@ -141,7 +141,7 @@ pub(super) fn fields<T>(
     for name in names.split(',').map(str::trim) {
         match known.iter().find(|field| field.name == name) {
             Some(field) => found.push(field),
-            None => unknown.push(format!("{name:?} is no field{}", meant(name, known))),
+            None => unknown.push(format!("{name:?} is not a field{}", meant(name, known))),
         }
     }
     if unknown.is_empty() {

@@ -110,7 +110,7 @@ fn format(text: Option<&str>) -> Result<Option<Format>> {
             "noheader" => format.noheader = true,
             "nounits" => format.nounits = true,
             other => {
-                bail!("{other:?} is no format: write csv, csv,noheader or csv,noheader,nounits")
+                bail!("{other:?} is not a format: write csv, csv,noheader or csv,noheader,nounits")
             }
         }
     }
@@ -230,7 +230,7 @@ mod tests {
         let error = fields("--query-gpu", "foo,index,xx", GPU_FIELDS).err();
         let text = error.unwrap().to_string();
         assert!(
-            text.contains("\"foo\" is no field, \"xx\" is no field\n"),
+            text.contains("\"foo\" is not a field, \"xx\" is not a field\n"),
             "{text}"
         );
         assert!(fields("--query-gpu", "", GPU_FIELDS).is_err());

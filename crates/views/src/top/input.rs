@@ -174,7 +174,7 @@ fn zoom(state: &mut State, by: i32) -> Effect {
     Effect::Zoomed
 }
 
-/// Moves the selection so many rows, within the table.
+/// Moves the selection by a number of rows, within the table.
 pub(crate) fn select(state: &mut State, by: i32) {
     let keys: Vec<RowKey> = rows(state).iter().map(|row| row.key()).collect();
     let place = state

@@ -179,7 +179,9 @@ fn take_news(state: &mut State, news: &Receiver<News>, paused: bool) -> Result<T
         let new = match news.try_recv() {
             Ok(new) => new,
             Err(TryRecvError::Empty) => return Ok(taken),
-            Err(TryRecvError::Disconnected) => anyhow::bail!("nobody asks the daemon any more"),
+            Err(TryRecvError::Disconnected) => {
+                anyhow::bail!("the thread that asks the daemon has ended")
+            }
         };
         taken.any = true;
         taken.acted |= matches!(new, News::Done(_));

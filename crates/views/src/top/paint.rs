@@ -112,7 +112,7 @@ impl Paint {
         }
     }
 
-    /// Text of at most so many columns; cut with an ellipsis.
+    /// Text of at most `width` columns; longer text is cut with an ellipsis.
     pub(crate) fn text(
         self,
         buffer: &mut Buffer,

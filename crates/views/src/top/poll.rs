@@ -24,14 +24,14 @@ pub(crate) enum Wish {
     Now,
 }
 
-/// What has come.
+/// A message of the polling thread.
 pub(crate) enum News {
-    /// The daemon's answers; so many seconds after the last ones.
+    /// The daemon's answers, and the seconds since the last ones.
     Stats(Box<Stats>, f64),
     History(Timelines),
-    /// It does not answer.
+    /// The daemon does not answer; why.
     Lost(String),
-    /// Something was done.
+    /// An action was carried out; what.
     Done(String),
     /// Something could not be done.
     Failed(String),
@@ -41,7 +41,7 @@ pub(crate) enum News {
 pub(crate) fn start(client: ControlClient, zoom: usize) -> (Sender<Wish>, Receiver<News>) {
     let (wishes, wished) = channel();
     let (tell, news) = channel();
-    // A daemon that hangs is shown as one that does not answer.
+    // A daemon that hangs is shown as not answering.
     let client = client.with_timeout(Duration::from_secs(5));
     std::thread::spawn(move || {
         let mut poller = Poller {

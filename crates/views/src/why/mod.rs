@@ -31,7 +31,7 @@ struct Explanation<'a> {
 /// Measures for a second or a few, reads the history, and prints what was found.
 ///
 /// # Errors
-/// There is no such virtual GPU, or the daemon does not answer.
+/// The virtual GPU does not exist, or the daemon does not answer.
 pub fn run(client: &ControlClient, args: &WhyArgs) -> Result<()> {
     let before = client.get(&args.name).map_err(explain)?;
     let began = Instant::now();
@@ -167,55 +167,43 @@ fn page(figures: &Figures, findings: &[Finding], columns: Option<usize>) -> Stri
         text += &format!("{}{advice}\n", " ".repeat(INDENT));
     }
     text += &format!("\nmeasured over {:.0} s\n", figures.measured_seconds);
+    for (label, value) in measured(figures) {
+        text += &format!("  {label:<8}{value}\n");
+    }
+    text
+}
+
+/// What was measured, with labels.
+fn measured(figures: &Figures) -> [(&'static str, String); 6] {
     let asked = match (figures.cap, figures.share_reserved) {
         (true, _) => "cap",
         (false, true) => "reserved",
         (false, false) => "not reserved",
     };
+    let (got, owed) = (figures.share_got_percent, figures.share_asked_percent);
+    let launches = figures.launches_per_second;
     let launch = figures
         .launch_us
         .map_or_else(String::new, |us| format!(" of {us:.0} µs each"));
-    let rows = [
-        (
-            "share",
-            format!(
-                "{:.1} %, {:.0} % {asked}",
-                figures.share_got_percent, figures.share_asked_percent
-            ),
-        ),
-        (
-            "waits",
-            format!("{:.0} % of the time for its turn", figures.waiting_percent),
-        ),
-        ("GPU", format!("{:.0} % busy", figures.gpu_busy_percent)),
+    let copied = show_bytes(figures.copied_bytes_per_second as u64);
+    let used = show_bytes(figures.memory_used_bytes);
+    let limit = show_bytes(figures.memory_limit_bytes);
+    let denied = figures.alloc_denied;
+    let (waiting, busy) = (figures.waiting_percent, figures.gpu_busy_percent);
+    [
+        ("share", format!("{got:.1} %, {owed:.0} % {asked}")),
+        ("waits", format!("{waiting:.0} % of the time for its turn")),
+        ("GPU", format!("{busy:.0} % busy")),
         (
             "work",
-            format!(
-                "{:.0} submissions a second{launch}",
-                figures.launches_per_second
-            ),
+            format!("{launches:.0} submissions a second{launch}"),
         ),
-        (
-            "copies",
-            format!(
-                "{} a second",
-                show_bytes(figures.copied_bytes_per_second as u64)
-            ),
-        ),
+        ("copies", format!("{copied} a second")),
         (
             "memory",
-            format!(
-                "{} of {}, {} requests refused",
-                show_bytes(figures.memory_used_bytes),
-                show_bytes(figures.memory_limit_bytes),
-                figures.alloc_denied
-            ),
+            format!("{used} of {limit}, {denied} requests refused"),
         ),
-    ];
-    for (label, value) in rows {
-        text += &format!("  {label:<8}{value}\n");
-    }
-    text
+    ]
 }
 
 /// The first cause in a few words.

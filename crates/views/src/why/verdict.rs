@@ -178,36 +178,47 @@ fn degraded(figures: &Figures) -> Option<Finding> {
     })
 }
 
+/// Whether the cap explains why the virtual GPU does not have more of the GPU.
+fn capped(figures: &Figures) -> Option<Finding> {
+    let (got, asked) = (figures.share_got_percent, figures.share_asked_percent);
+    let waits = figures.waiting_percent.min(100.0);
+    let wanted = (asked * 1.5).min(100.0);
+    let name = &figures.name;
+    let advice = format!("mica resize {name} --share {wanted:.0}, or --no-cap to use what is idle");
+    if has_share(figures) && got < 97.0 {
+        // A cap may be held without threads that wait: the rest of the time is what it costs.
+        let weight = waits.max(100.0 - got);
+        let sentence =
+            format!("its cap holds it at {got:.0} % of the GPU, {asked:.0} % is the limit");
+        return Some(finding(Cause::Capped, weight, sentence, advice));
+    }
+    // A cap counts whole turns, also the parts in which the GPU does not compute.
+    (waits >= WORTH_PERCENT && used_by_others(figures) < WORTH_PERCENT).then(|| {
+        let sentence = format!(
+            "its cap of {asked:.0} % holds it: its threads wait {waits:.0} % of the time, and nobody else uses the GPU"
+        );
+        finding(Cause::Capped, waits, sentence, advice)
+    })
+}
+
+fn has_share(figures: &Figures) -> bool {
+    figures.share_got_percent >= figures.share_asked_percent * HELD
+}
+
+/// Percent of the GPU's time that other virtual GPUs use.
+fn used_by_others(figures: &Figures) -> f64 {
+    (figures.gpu_busy_percent - figures.share_got_percent).max(0.0)
+}
+
 fn waiting(figures: &Figures) -> Option<Finding> {
     let (name, waits) = (&figures.name, figures.waiting_percent.min(100.0));
     let (got, asked) = (figures.share_got_percent, figures.share_asked_percent);
-    let others = (figures.gpu_busy_percent - got).max(0.0);
-    let has_share = got >= asked * HELD;
-    if figures.cap && has_share && got < 97.0 {
-        // A cap may be held without threads that wait: the rest of the time is what it costs.
-        let weight = waits.max(100.0 - got);
-        let wanted = (asked * 1.5).min(100.0);
-        return Some(finding(
-            Cause::Capped,
-            weight,
-            format!("its cap holds it at {got:.0} % of the GPU, {asked:.0} % is the limit"),
-            format!("mica resize {name} --share {wanted:.0}, or --no-cap to use what is idle"),
-        ));
+    let (others, has_share) = (used_by_others(figures), has_share(figures));
+    if let Some(capped) = Some(figures).filter(|f| f.cap).and_then(capped) {
+        return Some(capped);
     }
     if waits < WORTH_PERCENT {
         return None;
-    }
-    if figures.cap && others < WORTH_PERCENT {
-        // A cap counts whole turns, also the parts in which the GPU does not compute.
-        let wanted = (asked * 1.5).min(100.0);
-        return Some(finding(
-            Cause::Capped,
-            waits,
-            format!(
-                "its cap of {asked:.0} % holds it: its threads wait {waits:.0} % of the time, and nobody else uses the GPU"
-            ),
-            format!("mica resize {name} --share {wanted:.0}, or --no-cap to use what is idle"),
-        ));
     }
     if !figures.more_urgent.is_empty() {
         let urgent = figures.more_urgent.join(", ");
@@ -219,7 +230,7 @@ fn waiting(figures: &Figures) -> Option<Finding> {
         ));
     }
     if !has_share && figures.share_reserved && is_exchanged(figures) {
-        // It cannot run while its memory is away: that is told of.
+        // It cannot run while its memory is away, which is a finding of its own.
         return None;
     }
     if !has_share && figures.share_reserved {
@@ -348,7 +359,7 @@ fn host(figures: &Figures) -> Option<Finding> {
     }
     let sentence = match (rate < 1.0, figures.share_got_percent < 1.0) {
         (true, true) => format!("its programs submit no work {idle:.0} % of the time"),
-        // What sets or copies memory is no kernel.
+        // Fills and copies are not kernels.
         (true, false) => format!("the GPU waits for the program {idle:.0} % of the time"),
         (false, _) => format!(
             "the GPU waits for the program {idle:.0} % of the time: it submits {rate:.0} times a second and waits for no turn"

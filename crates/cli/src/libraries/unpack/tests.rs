@@ -143,7 +143,7 @@ fn a_place_that_cannot_be_made_or_filled_is_named_with_its_reason() {
     let (guard, _) = place();
     let file = guard.path().join("file");
     std::fs::write(&file, "").unwrap();
-    // /proc takes no files, whoever asks.
+    // No user can make files in /proc.
     let places = [file.join("libraries"), PathBuf::from("/proc/libraries")];
     let error = unpack(&ONE, &places).unwrap_err().to_string();
     for place in places {

@@ -12,22 +12,8 @@ pub(crate) fn cvt(p: &mut Parser<'_>) -> Result<Op> {
     if p.mods.flag("pack") {
         return cvt_pack(p);
     }
-    let int_round = p.mods.take(|m| {
-        Some(match m {
-            "rni" => IntRounding::Rni,
-            "rzi" => IntRounding::Rzi,
-            "rmi" => IntRounding::Rmi,
-            "rpi" => IntRounding::Rpi,
-            _ => return None,
-        })
-    });
-    let round = p.mods.rounding().or_else(|| {
-        p.mods.take(|m| match m {
-            "rna" => Some(Rounding::Rna),
-            "rs" => Some(Rounding::Rs),
-            _ => None,
-        })
-    });
+    let int_round = p.mods.take(int_rounding);
+    let round = p.mods.rounding().or_else(|| p.mods.take(cvt_rounding));
     let ftz = p.mods.flag("ftz");
     let sat = p.mods.flag("sat");
     let satfinite = p.mods.flag("satfinite");
@@ -40,33 +26,20 @@ pub(crate) fn cvt(p: &mut Parser<'_>) -> Result<Op> {
     if scaled || x4 {
         return p.unsupported();
     }
-    let dst_ty = p.ty()?;
-    let src_ty = p.ty()?;
-    // Formats of 4 and 6 bits and their scales came with compute_100.
-    let new = |ty| matches!(ty, E2m1x2 | E2m3x2 | E3m2x2 | Ue8m0x2);
-    if new(dst_ty) || new(src_ty) {
+    let (dst_ty, src_ty) = (p.ty()?, p.ty()?);
+    if is_newer(dst_ty) || is_newer(src_ty) {
         return p.unsupported();
     }
-    let pair = |ty| matches!(ty, F16x2 | Bf16x2 | E4m3x2 | E5m2x2);
-    let scalar = |ty: ScalarType| {
-        matches!(
-            ty,
-            U8 | U16 | U32 | U64 | S8 | S16 | S32 | S64 | F16 | Bf16 | Tf32 | F32 | F64
-        )
-    };
-    if !(pair(dst_ty) || scalar(dst_ty)) || !(pair(src_ty) || scalar(src_ty)) {
-        let bad = if pair(dst_ty) || scalar(dst_ty) {
-            src_ty
-        } else {
-            dst_ty
-        };
-        return p.bad_instruction(format!("does not take type `{bad}`"));
+    for ty in [dst_ty, src_ty] {
+        if !is_pair(ty) && !is_scalar(ty) {
+            return p.bad_instruction(format!("does not take type `{ty}`"));
+        }
     }
     p.no_more_mods()?;
     let dst = p.dst_width(dst_ty, Width::AtLeast)?;
     p.comma()?;
     let src = p.src_width(src_ty, Width::AtLeast)?;
-    let packs = pair(dst_ty) && !pair(src_ty);
+    let packs = is_pair(dst_ty) && !is_pair(src_ty);
     let src2 = if packs {
         Some(p.next_src(src_ty)?)
     } else {
@@ -91,6 +64,41 @@ pub(crate) fn cvt(p: &mut Parser<'_>) -> Result<Op> {
         src2,
         rbits,
     })
+}
+
+fn int_rounding(name: &str) -> Option<IntRounding> {
+    Some(match name {
+        "rni" => IntRounding::Rni,
+        "rzi" => IntRounding::Rzi,
+        "rmi" => IntRounding::Rmi,
+        "rpi" => IntRounding::Rpi,
+        _ => return None,
+    })
+}
+
+/// Roundings that only `cvt` has.
+fn cvt_rounding(name: &str) -> Option<Rounding> {
+    match name {
+        "rna" => Some(Rounding::Rna),
+        "rs" => Some(Rounding::Rs),
+        _ => None,
+    }
+}
+
+/// Formats of 4 and 6 bits and their scales came with compute_100.
+fn is_newer(ty: ScalarType) -> bool {
+    matches!(ty, E2m1x2 | E2m3x2 | E3m2x2 | Ue8m0x2)
+}
+
+fn is_pair(ty: ScalarType) -> bool {
+    matches!(ty, F16x2 | Bf16x2 | E4m3x2 | E5m2x2)
+}
+
+fn is_scalar(ty: ScalarType) -> bool {
+    matches!(
+        ty,
+        U8 | U16 | U32 | U64 | S8 | S16 | S32 | S64 | F16 | Bf16 | Tf32 | F32 | F64
+    )
 }
 
 fn cvt_pack(p: &mut Parser<'_>) -> Result<Op> {

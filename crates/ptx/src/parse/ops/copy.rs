@@ -176,15 +176,7 @@ fn bulk(p: &mut Parser<'_>, reduce: bool) -> Result<Op> {
     }
     let hint = p.mods.flag("L2::cache_hint");
     if prefetch {
-        p.mods.flag("L2");
-        p.mods.flag("global");
-        p.no_more_mods()?;
-        let addr = p.address_in(Space::Global)?;
-        p.next_src(B32)?;
-        if hint {
-            p.next_src(B64)?;
-        }
-        return Ok(Op::CpAsyncBulkPrefetch { addr });
+        return prefetch_bulk(p, hint);
     }
     let (dst_space, src_space) = p.shared_or_global()?;
     let how = how(p)?;
@@ -219,6 +211,18 @@ fn bulk(p: &mut Parser<'_>, reduce: bool) -> Result<Op> {
         byte_mask,
         policy,
     })))
+}
+
+fn prefetch_bulk(p: &mut Parser<'_>, hint: bool) -> Result<Op> {
+    p.mods.flag("L2");
+    p.mods.flag("global");
+    p.no_more_mods()?;
+    let addr = p.address_in(Space::Global)?;
+    p.next_src(B32)?;
+    if hint {
+        p.next_src(B64)?;
+    }
+    Ok(Op::CpAsyncBulkPrefetch { addr })
 }
 
 fn reduce_bulk(
@@ -263,7 +267,7 @@ fn tensor_operand(p: &mut Parser<'_>) -> Result<(crate::ast::Address, Vec<crate:
     Ok((map, coords))
 }
 
-fn tensor(p: &mut Parser<'_>, reduce: bool, prefetch: bool) -> Result<Op> {
+fn dimensions(p: &mut Parser<'_>) -> Result<u8> {
     let dim = p.mods.take(|m| match m {
         "1d" => Some(1u8),
         "2d" => Some(2),
@@ -272,29 +276,42 @@ fn tensor(p: &mut Parser<'_>, reduce: bool, prefetch: bool) -> Result<Op> {
         "5d" => Some(5),
         _ => None,
     });
-    let Some(dim) = dim else {
-        return p.bad_instruction("needs dimensions such as `.2d`");
-    };
-    let hint = p.mods.flag("L2::cache_hint");
-    let mode = p.mods.take(|m| match m {
+    match dim {
+        Some(dim) => Ok(dim),
+        None => p.bad_instruction("needs dimensions such as `.2d`"),
+    }
+}
+
+fn is_im2col(mode: &str) -> Option<bool> {
+    match mode {
         "tile" => Some(false),
         "im2col" | "im2col_no_offs" | "im2col::w" | "im2col::w::128" => Some(true),
         _ => None,
-    });
+    }
+}
+
+fn prefetch_tensor(p: &mut Parser<'_>) -> Result<Op> {
+    p.mods.flag("L2");
+    p.mods.flag("global");
+    p.no_more_mods()?;
+    let (addr, _) = tensor_operand(p)?;
+    while p.accept(b',')? {
+        p.src_list(B16, Width::AtLeast)?;
+    }
+    Ok(Op::CpAsyncBulkPrefetch { addr })
+}
+
+fn tensor(p: &mut Parser<'_>, reduce: bool, prefetch: bool) -> Result<Op> {
+    let dim = dimensions(p)?;
+    let hint = p.mods.flag("L2::cache_hint");
+    let mode = p.mods.take(is_im2col);
     if p.mods.has("tile::gather4") || p.mods.has("tile::scatter4") {
         return p.unsupported();
     }
     let no_offsets = p.mods.has("im2col_no_offs");
     let im2col = mode.unwrap_or(false);
     if prefetch {
-        p.mods.flag("L2");
-        p.mods.flag("global");
-        p.no_more_mods()?;
-        let (addr, _) = tensor_operand(p)?;
-        while p.accept(b',')? {
-            p.src_list(B16, Width::AtLeast)?;
-        }
-        return Ok(Op::CpAsyncBulkPrefetch { addr });
+        return prefetch_tensor(p);
     }
     let (dst_space, _) = p.shared_or_global()?;
     let how = how(p)?;
@@ -306,16 +323,18 @@ fn tensor(p: &mut Parser<'_>, reduce: bool, prefetch: bool) -> Result<Op> {
     let multicast = p.mods.flag("multicast::cluster");
     p.mods.take(|m| m.starts_with("cta_group::").then_some(()));
     p.no_more_mods()?;
-    let (tensor_map, coords, shared, completion) = if store {
-        let (map, coords) = tensor_operand(p)?;
-        let shared = p.next_address_in(Space::Shared)?;
-        (map, coords, shared, Completion::BulkGroup)
-    } else {
-        let shared = p.address_in(Space::Shared)?;
-        p.comma()?;
-        let (map, coords) = tensor_operand(p)?;
-        let completion = completion(p, &how)?;
-        (map, coords, shared, completion)
+    let (tensor_map, coords, shared, completion) = match store {
+        true => {
+            let (map, coords) = tensor_operand(p)?;
+            let shared = p.next_address_in(Space::Shared)?;
+            (map, coords, shared, Completion::BulkGroup)
+        }
+        false => {
+            let shared = p.address_in(Space::Shared)?;
+            p.comma()?;
+            let (map, coords) = tensor_operand(p)?;
+            (map, coords, shared, completion(p, &how)?)
+        }
     };
     let mut im2col_offsets = Vec::new();
     if im2col && !store && !no_offsets {

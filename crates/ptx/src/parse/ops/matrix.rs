@@ -240,20 +240,25 @@ pub(crate) fn mma(p: &mut Parser<'_>) -> Result<Op> {
     let counts = [accumulators(d_ty), na, nb, accumulators(c_ty)];
     let mut mma = head.fragments(p, counts)?;
     if sparse {
-        let metadata = p.next_src(B32)?;
-        p.comma()?;
-        let at = p.token;
-        let selector = match p.const_int("a selector")? {
-            s @ 0..=3 => s as u8,
-            _ => return p.bad_operand(&at, "a selector is 0 to 3"),
-        };
-        mma.sparse = Some(MmaSparse {
-            ordered,
-            metadata,
-            selector,
-        });
+        mma.sparse = Some(sparsity(p, ordered)?);
     }
     Ok(Op::Mma(Box::new(mma)))
+}
+
+/// The operands that say which elements of a sparse `a` are there.
+fn sparsity(p: &mut Parser<'_>, ordered: bool) -> Result<MmaSparse> {
+    let metadata = p.next_src(B32)?;
+    p.comma()?;
+    let at = p.token;
+    let selector = match p.const_int("a selector")? {
+        s @ 0..=3 => s as u8,
+        _ => return p.bad_operand(&at, "a selector is 0 to 3"),
+    };
+    Ok(MmaSparse {
+        ordered,
+        metadata,
+        selector,
+    })
 }
 
 /// A product's modifiers; those of `d`, `a`, `b` and `c` in this order.

@@ -1,6 +1,6 @@
 //! `mbarrier`: barriers in memory that count arrivals and bytes.
 
-use crate::ast::{MbarrierOp, MbarrierPhase, Op, ScalarType, Sem, Space};
+use crate::ast::{Address, MbarrierOp, MbarrierPhase, Op, ScalarType, Scope, Sem, Space};
 use crate::error::Result;
 use crate::parse::Parser;
 use crate::parse::operand::Width;
@@ -19,120 +19,140 @@ pub(crate) fn mbarrier(p: &mut Parser<'_>) -> Result<Op> {
         return p.unsupported();
     }
     p.mods.flag("layout::v0");
-    let Some(kind) = p.mods.take(mbarrier_kind) else {
-        return p.bad_instruction("needs an operation such as `.init`");
+    // The operation is the first modifier, so `.expect_tx` after `.arrive` is not taken for it.
+    let action = match p.mods.take(kind) {
+        Some(Kind::PendingCount) => return pending_count(p),
+        Some(Kind::InMemory(action)) => action,
+        None => return p.bad_instruction("needs an operation such as `.init`"),
     };
-    if kind == Kind::PendingCount {
-        p.ty_of(&[B64])?;
-        p.no_more_mods()?;
-        let dst = p.dst(B32)?;
-        let state = p.next_src(B64)?;
-        return Ok(Op::MbarrierPendingCount { dst, state });
-    }
-    let no_complete = p.mods.flag("noComplete");
-    let expect_tx = p.mods.flag("expect_tx");
-    let parity = p.mods.flag("parity");
-    let sem_given = p.mods.take(sem);
-    let space = p.space_of(&[Space::Shared, Space::SharedCluster])?;
-    let scope = scope_or_cta(p);
-    p.ty_of(&[B64])?;
-    p.no_more_mods()?;
-    let (addr, op) = match kind {
-        Kind::Init => {
+    let mods = Modifiers::take(p)?;
+    let scope = mods.scope;
+    let (addr, op) = match action {
+        Action::Init => {
             let addr = p.memory_in(Space::Shared)?;
-            (
-                addr,
-                MbarrierOp::Init {
-                    count: p.next_src(B32)?,
-                },
-            )
+            let count = p.next_src(B32)?;
+            (addr, MbarrierOp::Init { count })
         }
-        Kind::Inval => (p.memory_in(Space::Shared)?, MbarrierOp::Inval),
-        Kind::ExpectTx => {
+        Action::Inval => (p.memory_in(Space::Shared)?, MbarrierOp::Inval),
+        Action::ExpectTx => {
             let addr = p.memory_in(Space::Shared)?;
-            (
-                addr,
-                MbarrierOp::ExpectTx {
-                    scope,
-                    bytes: p.next_src(B32)?,
-                },
-            )
+            let bytes = p.next_src(B32)?;
+            (addr, MbarrierOp::ExpectTx { scope, bytes })
         }
-        Kind::CompleteTx => {
+        Action::CompleteTx => {
             let addr = p.memory_in(Space::Shared)?;
-            (
-                addr,
-                MbarrierOp::CompleteTx {
-                    scope,
-                    bytes: p.next_src(B32)?,
-                },
-            )
+            let bytes = p.next_src(B32)?;
+            (addr, MbarrierOp::CompleteTx { scope, bytes })
         }
-        Kind::Arrive | Kind::ArriveDrop => {
-            let mut dst = None;
-            if !p.token.is(b'[') {
-                dst = p.opt_dst(B64, Width::Exact)?;
-                p.comma()?;
-            }
-            let addr = p.memory_in(Space::Shared)?;
-            let count = if p.accept(b',')? {
-                Some(p.src(B32)?)
-            } else {
-                None
-            };
-            let (count, expect) = if expect_tx {
-                (None, count)
-            } else {
-                (count, None)
-            };
-            if expect_tx && expect.is_none() {
-                return p.bad_instruction("needs the bytes to expect");
-            }
-            let op = MbarrierOp::Arrive {
-                drop: kind == Kind::ArriveDrop,
-                no_complete,
-                expect_tx: expect,
-                sem: sem_given.unwrap_or(Sem::Release),
-                scope,
-                dst,
-                count,
-            };
-            (addr, op)
-        }
-        _ => {
-            let dst = p.dst(Pred)?;
-            p.comma()?;
-            let addr = p.memory_in(Space::Shared)?;
-            let phase = if parity {
-                MbarrierPhase::Parity(p.next_src(B32)?)
-            } else {
-                MbarrierPhase::State(p.next_src(B64)?)
-            };
-            let blocking = kind == Kind::TryWait;
-            let timeout_ns = if blocking && p.accept(b',')? {
-                Some(p.src(B32)?)
-            } else {
-                None
-            };
-            let sem = sem_given.unwrap_or(Sem::Acquire);
-            (
-                addr,
-                MbarrierOp::Wait {
-                    blocking,
-                    sem,
-                    scope,
-                    dst,
-                    phase,
-                    timeout_ns,
-                },
-            )
-        }
+        Action::Arrive => arrive(p, &mods, false)?,
+        Action::ArriveDrop => arrive(p, &mods, true)?,
+        Action::TestWait => wait(p, &mods, false)?,
+        Action::TryWait => wait(p, &mods, true)?,
     };
+    let space = mods.space;
     Ok(Op::Mbarrier { space, addr, op })
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What follows the operation's name.
+struct Modifiers {
+    no_complete: bool,
+    expect_tx: bool,
+    parity: bool,
+    sem: Option<Sem>,
+    space: Space,
+    scope: Scope,
+}
+
+impl Modifiers {
+    fn take(p: &mut Parser<'_>) -> Result<Self> {
+        let mods = Self {
+            no_complete: p.mods.flag("noComplete"),
+            expect_tx: p.mods.flag("expect_tx"),
+            parity: p.mods.flag("parity"),
+            sem: p.mods.take(sem),
+            space: p.space_of(&[Space::Shared, Space::SharedCluster])?,
+            scope: scope_or_cta(p),
+        };
+        p.ty_of(&[B64])?;
+        p.no_more_mods()?;
+        Ok(mods)
+    }
+}
+
+/// `mbarrier.arrive`, and `mbarrier.arrive_drop` with `drop`.
+fn arrive(p: &mut Parser<'_>, mods: &Modifiers, drop: bool) -> Result<(Address, MbarrierOp)> {
+    let mut dst = None;
+    if !p.token.is(b'[') {
+        dst = p.opt_dst(B64, Width::Exact)?;
+        p.comma()?;
+    }
+    let addr = p.memory_in(Space::Shared)?;
+    let last = if p.accept(b',')? {
+        Some(p.src(B32)?)
+    } else {
+        None
+    };
+    if mods.expect_tx && last.is_none() {
+        return p.bad_instruction("needs the bytes to expect");
+    }
+    let (count, expect_tx) = match mods.expect_tx {
+        true => (None, last),
+        false => (last, None),
+    };
+    let op = MbarrierOp::Arrive {
+        drop,
+        no_complete: mods.no_complete,
+        expect_tx,
+        sem: mods.sem.unwrap_or(Sem::Release),
+        scope: mods.scope,
+        dst,
+        count,
+    };
+    Ok((addr, op))
+}
+
+/// `mbarrier.test_wait`, and `mbarrier.try_wait` with `blocking`.
+fn wait(p: &mut Parser<'_>, mods: &Modifiers, blocking: bool) -> Result<(Address, MbarrierOp)> {
+    let dst = p.dst(Pred)?;
+    p.comma()?;
+    let addr = p.memory_in(Space::Shared)?;
+    let phase = match mods.parity {
+        true => MbarrierPhase::Parity(p.next_src(B32)?),
+        false => MbarrierPhase::State(p.next_src(B64)?),
+    };
+    let timeout_ns = if blocking && p.accept(b',')? {
+        Some(p.src(B32)?)
+    } else {
+        None
+    };
+    let op = MbarrierOp::Wait {
+        blocking,
+        sem: mods.sem.unwrap_or(Sem::Acquire),
+        scope: mods.scope,
+        dst,
+        phase,
+        timeout_ns,
+    };
+    Ok((addr, op))
+}
+
+/// `mbarrier.pending_count`.
+fn pending_count(p: &mut Parser<'_>) -> Result<Op> {
+    p.ty_of(&[B64])?;
+    p.no_more_mods()?;
+    let dst = p.dst(B32)?;
+    let state = p.next_src(B64)?;
+    Ok(Op::MbarrierPendingCount { dst, state })
+}
+
 enum Kind {
+    /// Reads a state that is in a register.
+    PendingCount,
+    /// Does something to a barrier.
+    InMemory(Action),
+}
+
+enum Action {
     Init,
     Inval,
     Arrive,
@@ -141,21 +161,19 @@ enum Kind {
     CompleteTx,
     TestWait,
     TryWait,
-    PendingCount,
 }
 
-/// The operation is the first modifier, so `.expect_tx` after `.arrive` is not taken for it.
-fn mbarrier_kind(name: &str) -> Option<Kind> {
-    Some(match name {
-        "init" => Kind::Init,
-        "inval" => Kind::Inval,
-        "arrive" => Kind::Arrive,
-        "arrive_drop" => Kind::ArriveDrop,
-        "expect_tx" => Kind::ExpectTx,
-        "complete_tx" => Kind::CompleteTx,
-        "test_wait" => Kind::TestWait,
-        "try_wait" => Kind::TryWait,
-        "pending_count" => Kind::PendingCount,
+fn kind(name: &str) -> Option<Kind> {
+    Some(Kind::InMemory(match name {
+        "init" => Action::Init,
+        "inval" => Action::Inval,
+        "arrive" => Action::Arrive,
+        "arrive_drop" => Action::ArriveDrop,
+        "expect_tx" => Action::ExpectTx,
+        "complete_tx" => Action::CompleteTx,
+        "test_wait" => Action::TestWait,
+        "try_wait" => Action::TryWait,
+        "pending_count" => return Some(Kind::PendingCount),
         _ => return None,
-    })
+    }))
 }
