@@ -103,9 +103,9 @@ pub(crate) enum Command {
     /// written so far is undefined. Contexts without queued or running kernels do not notice.
     /// Works for isolated virtual GPUs.
     Cancel(NameArgs),
-    /// Show where the memory of a virtual GPU is, and what cannot leave the GPU
+    /// Show where the memory of a virtual GPU is, and what cannot leave
     Memory(MemoryArgs),
-    /// Memory that several virtual GPUs share: one copy of the weights for many
+    /// Memory that several virtual GPUs share, such as weights
     #[command(
         subcommand,
         after_help = texts::REGION
@@ -113,7 +113,7 @@ pub(crate) enum Command {
     Region(RegionCommand),
     /// List this host's GPUs
     Gpus(JsonArgs),
-    /// Print what every virtual GPU uses, as measured, or what it used since a time
+    /// Print what virtual GPUs use, or what they used since a time
     Stats(StatsArgs),
     /// Watch GPUs, virtual GPUs and their programs, and act on them
     #[command(
@@ -127,7 +127,7 @@ pub(crate) enum Command {
     Smi(SmiArgs),
     /// Why is a virtual GPU slow? Measures, and says what to change
     Why(WhyArgs),
-    /// What was used, by user, virtual GPU or container, to divide a bill
+    /// What was used by users, virtual GPUs or containers, for a bill
     #[command(after_help = "Example: mica report --by user --month --csv")]
     Report(ReportArgs),
     /// Print what happened, newest last; follow with -f

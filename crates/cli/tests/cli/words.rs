@@ -179,6 +179,9 @@ fn commands(home: &Home) -> Vec<String> {
         .skip_while(|line| *line != "Commands:")
         .skip(1)
         .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  "))
+        // A further line of a description is indented more.
+        .filter(|line| !line.starts_with(' '))
         .map(|line| line.split_whitespace().next().unwrap().to_owned())
         .filter(|command| command != "help")
         .collect()
