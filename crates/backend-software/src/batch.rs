@@ -162,6 +162,10 @@ impl Core {
             began = now;
             self.end_coverage(grid);
             self.end_record(grid);
+            if self.recording.is_on() {
+                // The record of this grid has ended a moment after `now`, and no other may begin before.
+                began = now_ns();
+            }
             ran += 1;
             if grid.family.get().is_some() {
                 break;
