@@ -89,6 +89,7 @@ functions! {
     module_functions = c"cuModuleEnumerateFunctions": fn(*mut Raw, c_uint, Raw);
     function_name = c"cuFuncGetName": fn(*mut *const c_char, Raw);
     function_parameter = c"cuFuncGetParamInfo": fn(Raw, usize, *mut usize, *mut usize);
+    function_load = c"cuFuncLoad": fn(Raw);
     function_attribute = c"cuFuncGetAttribute": fn(*mut c_int, c_uint, Raw);
     function_set_attribute = c"cuFuncSetAttribute": fn(Raw, c_uint, c_int);
     launch = c"cuLaunchKernel": fn(

@@ -112,6 +112,9 @@ impl Driven {
             }
             // SAFETY: a terminated string, by the driver's word.
             let name = unsafe { CStr::from_ptr(name) };
+            // The driver loads kernels when they are first used, and tells nothing of those that are not loaded.
+            // SAFETY: a function of the module that was just loaded.
+            self.call("cuFuncLoad", |f| unsafe { (f.function_load)(raw) })?;
             let params = self.params_of(raw)?;
             let static_shared = self.function_attribute(raw, SHARED_BYTES)?;
             info.kernels.push(KernelDescription {

@@ -185,6 +185,22 @@ pub(super) fn does_epilogue(product: &Product, spec: &Gemm) -> bool {
     }
 }
 
+/// A factor as it will be packed, before it is.
+fn as_packed(factor: &Matrix) -> Matrix {
+    let row = factor.cols.next_multiple_of(16 / factor.dtype.size_bytes());
+    Matrix {
+        address: 256,
+        row,
+        col: 1,
+        batch: if factor.batch == 0 {
+            0
+        } else {
+            factor.rows * row
+        },
+        ..*factor
+    }
+}
+
 /// A dense result at an aligned address, as candidates are made before there is one.
 fn dense(product: &Product) -> Matrix {
     let (rows, cols) = (product.a.rows, product.b.cols);
@@ -231,13 +247,18 @@ impl Ops {
         let Some(compute) = self.library_compute(product, spec)? else {
             return Ok(Vec::new());
         };
-        let packs = |factor: &Matrix| as_factor(factor).is_none();
-        if product.a.dtype == DType::I8 || packs(&product.a) || packs(&product.b) {
-            // How many plans there are for packed factors is known when they are.
-            return Ok(vec![Variant::Library(1)]);
-        }
         let c = spec.c.filter(|_| spec.beta != 0.0).map(matrix);
-        let factors = [product.a, product.b];
+        let (a, b) = (product.a, product.b);
+        let factors = match a.dtype {
+            DType::I8 => [as_packed(&a), as_packed(&b.turned()).turned()],
+            _ => [a, b].map(|f| {
+                if as_factor(&f).is_some() {
+                    f
+                } else {
+                    as_packed(&f)
+                }
+            }),
+        };
         let asked = self.ask(product, spec, compute, factors, &dense(product), c, false)?;
         // A product that the library cannot describe has no candidates; that is no failure.
         let plans = self
