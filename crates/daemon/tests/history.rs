@@ -115,7 +115,7 @@ fn words_where_a_number_should_be_are_refused_as_json() {
         ("POST /v1/vgpus//join", 400, "a name is missing"),
         ("DELETE /v1/regions//vgpus/", 400, "a name is missing"),
         ("PUT /v1/vgpus", 405, "method"),
-        ("GET /v1/nothing", 404, "no such resource"),
+        ("GET /v1/nothing", 404, "no such path"),
     ] {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
         let head = "HTTP/1.1\r\nHost: mica\r\nConnection: close\r\nContent-Length: 0";
