@@ -197,7 +197,8 @@ fn live_as_child(jail: &Jail, kept: Option<Kept>) -> Result<(), JailError> {
     }
 }
 
-/// Keeps a folder for the child, on a thread of its own. The parent sees nothing else from here on where there is Landlock.
+/// Keeps a folder for the child until the child is gone. The parent sees nothing else from here on where there is
+/// Landlock. It does so on its only thread: a process whose children live in another process namespace cannot make threads.
 fn keep(jail: &Jail, kept: &Kept, stream: UnixStream, folder: File) {
     let path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
     let alone = Jail {
@@ -209,13 +210,8 @@ fn keep(jail: &Jail, kept: &Kept, stream: UnixStream, folder: File) {
         ..jail.clone()
     };
     let _ = landlocked::restrict(&alone);
-    let keep = kept.keep;
-    let keeper = std::thread::Builder::new().name("kernel keeper".to_owned());
-    // Without one the child finds nobody at the other end, and compiles everything itself.
-    let _ = keeper.spawn(move || {
-        keep(stream, &path);
-        drop(folder);
-    });
+    // A fault of the keeper is no end of the child, which finds nobody at the other end and compiles everything itself.
+    let _ = std::panic::catch_unwind(|| (kept.keep)(stream, &path));
 }
 
 /// Waits for the child and returns a status as a shell would: the child's own, or 128 and the signal.

@@ -80,7 +80,7 @@ pub struct Jail {
 pub struct Kept {
     /// The folder.
     pub folder: PathBuf,
-    /// What the process outside does, on a thread of its own, with its end of the stream and a path to the folder.
+    /// What the process outside does with its end of the stream and a path to the folder, until the stream ends.
     pub keep: fn(UnixStream, &Path),
     /// Takes the worker's end.
     pub take: fn(UnixStream),
