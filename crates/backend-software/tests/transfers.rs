@@ -223,7 +223,7 @@ fn boxes_and_patterns_are_whole_whatever_the_slices() {
 /// What C11 of SPECIFICATION.md is measured with: in turns, how long a suspension takes in the middle of a long copy, and of
 /// one of rows of a byte that each lie on a page which the system has yet to give.
 #[test]
-#[ignore = "measures: cargo test --release -p mica-backend-software --test transfers -- --ignored --nocapture suspensions"]
+#[ignore = "a measurement without a verdict, run by hand: cargo test --release -p mica-backend-software --test transfers -- --ignored --nocapture suspensions"]
 fn suspensions_of_long_copies_and_of_narrow_rows() {
     const PAGES: u64 = 16 << 10;
     let gpu = SoftwareGpu::new(config()).unwrap();

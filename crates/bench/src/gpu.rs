@@ -1,7 +1,7 @@
 //! `mica bench gpu`: shares, bursts, priority, cap and isolated mode on a real GPU.
 
 use anyhow::Result;
-use mica_load::{LoadReport, Pattern};
+use mica_load::{Load, LoadReport, Pattern};
 
 use super::group::{Side, Tenant, compete, load};
 use super::pytorch;
@@ -142,26 +142,35 @@ impl Bench {
         Ok(())
     }
 
+    /// Measures so many tenants with the same load and the same share.
+    pub(super) fn equals(&mut self, count: u32, shape: &Load) -> Result<Equals> {
+        let share = 100 / count;
+        let tenants: Vec<Tenant> = (0..count)
+            .map(|_| Tenant::with_share(share, shape.clone()))
+            .collect();
+        Ok(Equals {
+            solo: self.solo(&tenants[0])?.rate,
+            native: rates(&self.native(&tenants)?),
+            mica: rates(&compete(Side::Mica, &tenants)?),
+            shares: vec![share; count as usize],
+        })
+    }
+
     fn bursty(&mut self, count: u32) -> Result<()> {
         let name = format!("{count} bursty tenants");
         if !self.wanted(&name) {
             return Ok(());
         }
-        let share = 100 / count;
         let shape = load(Pattern::Burst, self.iterations(50.0), 1, self.seconds);
-        let tenants: Vec<Tenant> = (0..count)
-            .map(|_| Tenant::with_share(share, shape.clone()))
-            .collect();
-        let solo = self.solo(&tenants[0])?.rate;
-        let native = rates(&self.native(&tenants)?);
-        let mica = rates(&compete(Side::Mica, &tenants)?);
-        let shares = vec![share; count as usize];
-        let error = share_error(&mica, &shares);
-        let sum = 100.0 * mica.iter().sum::<f64>() / solo;
+        let equals = self.equals(count, &shape)?;
+        let (sum, error) = (equals.sum(&equals.mica), equals.error(&equals.mica));
         self.report.add(Line {
             what: name,
-            native: format!("{:.1} % of solo", 100.0 * native.iter().sum::<f64>() / solo),
-            mica: format!("{sum:.1} % of solo, {}, error {error:.2}", split(&mica)),
+            native: format!("{:.1} % of solo", equals.sum(&equals.native)),
+            mica: format!(
+                "{sum:.1} % of solo, {}, error {error:.2}",
+                split(&equals.mica)
+            ),
             goal: "sum ≥ 97 %, error ≤ 2".into(),
             reached: Some(sum >= 97.0 && error <= 2.0),
         });
@@ -258,6 +267,27 @@ pub(super) fn median<T>(reports: &[T], figure: impl Fn(&T) -> f64) -> f64 {
         (values[middle - 1] + values[middle]) / 2.0
     } else {
         values[middle]
+    }
+}
+
+/// Rates of tenants with the same load and the same share, on the bare driver and in virtual GPUs.
+pub(super) struct Equals {
+    /// The rate of one tenant alone on the bare driver.
+    solo: f64,
+    pub(super) native: Vec<f64>,
+    pub(super) mica: Vec<f64>,
+    shares: Vec<u32>,
+}
+
+impl Equals {
+    /// All rates together, in percent of one tenant alone.
+    pub(super) fn sum(&self, rates: &[f64]) -> f64 {
+        100.0 * rates.iter().sum::<f64>() / self.solo
+    }
+
+    /// [`share_error`] of one side.
+    pub(super) fn error(&self, rates: &[f64]) -> f64 {
+        share_error(rates, &self.shares)
     }
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use mica_load::{LoadReport, Pattern};
 
-use super::gpu::{Bench, rates, share_error};
+use super::gpu::Bench;
 use super::group::{Side, Tenant, compete, load};
 use super::report::Line;
 
@@ -127,27 +127,18 @@ impl Bench {
         if !self.wanted(&name) {
             return Ok(());
         }
-        let share = 100 / count;
         let shape = load(Pattern::Saturate, self.iterations(400.0), 8, self.seconds);
-        let tenants: Vec<Tenant> = (0..count)
-            .map(|_| Tenant::with_share(share, shape.clone()))
-            .collect();
-        let solo = self.solo(&tenants[0])?.rate;
-        let native = rates(&self.native(&tenants)?);
-        let mica = rates(&compete(Side::Mica, &tenants)?);
-        let shares = vec![share; count as usize];
-        let sum = |rates: &[f64]| 100.0 * rates.iter().sum::<f64>() / solo;
-        let error = share_error(&mica, &shares);
+        let equals = self.equals(count, &shape)?;
+        let told = |rates: &[f64]| {
+            let (error, sum) = (equals.error(rates), equals.sum(rates));
+            format!("error {error:.2}, {sum:.1} % of solo")
+        };
         self.report.add(Line {
             what: name,
-            native: format!(
-                "error {:.2}, {:.1} % of solo",
-                share_error(&native, &shares),
-                sum(&native)
-            ),
-            mica: format!("error {error:.2}, {:.1} % of solo", sum(&mica)),
+            native: told(&equals.native),
+            mica: told(&equals.mica),
             goal: "error ≤ 0.3".into(),
-            reached: Some(error <= 0.3),
+            reached: Some(equals.error(&equals.mica) <= 0.3),
         });
         Ok(())
     }

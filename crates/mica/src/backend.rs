@@ -6,7 +6,7 @@ use mica_gpu::{GlobalDescription, HostCallback, ModuleInfo, TensorMap, TensorMap
 use mica_vgpu::Statistics;
 
 use crate::vgpu::Memory;
-use crate::{DeviceInfo, Result};
+use crate::{DeviceInfo, Error, Result};
 
 /// A launch, with its packed parameters.
 pub(crate) struct LaunchCall<'a> {
@@ -79,10 +79,20 @@ pub(crate) trait Backend: Send + Sync {
 
     fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap>;
 
+    // The limits of a virtual GPU that a daemon keeps are changed through the daemon.
+
     /// Changes the memory limit.
-    fn resize(&self, bytes: u64) -> Result<()>;
+    fn resize(&self, _bytes: u64) -> Result<()> {
+        Err(Error::DaemonOnly("a new memory limit", "resize"))
+    }
     /// Changes the share.
-    fn set_share(&self, percent: f64) -> Result<()>;
-    fn suspend(&self) -> Result<()>;
-    fn resume(&self) -> Result<()>;
+    fn set_share(&self, _percent: f64) -> Result<()> {
+        Err(Error::DaemonOnly("a new share", "resize"))
+    }
+    fn suspend(&self) -> Result<()> {
+        Err(Error::DaemonOnly("suspending", "suspend"))
+    }
+    fn resume(&self) -> Result<()> {
+        Err(Error::DaemonOnly("resuming", "resume"))
+    }
 }

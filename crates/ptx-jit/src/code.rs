@@ -326,7 +326,7 @@ mod tests {
 
     /// What C6 of SPECIFICATION.md is measured with.
     #[test]
-    #[ignore = "measures the longest calls of the code generator: cargo test --release -p mica-ptx-jit --lib -- --ignored --nocapture longest"]
+    #[ignore = "a measurement of the longest calls of the code generator, without a verdict, run by hand: cargo test --release -p mica-ptx-jit --lib -- --ignored --nocapture longest"]
     fn longest_calls_of_the_generator() {
         let isa = target(false, false).expect("a target");
         let quick = target(false, true).expect("a target");

@@ -355,22 +355,6 @@ impl Backend for Connected {
         made.try_into()
             .map_err(|_| Error::Argument(format!("a tensor map has 128 bytes, {length} came")))
     }
-
-    fn resize(&self, _: u64) -> Result<()> {
-        Err(Error::DaemonOnly("a new memory limit", "resize"))
-    }
-
-    fn set_share(&self, _: f64) -> Result<()> {
-        Err(Error::DaemonOnly("a new share", "resize"))
-    }
-
-    fn suspend(&self) -> Result<()> {
-        Err(Error::DaemonOnly("suspending", "suspend"))
-    }
-
-    fn resume(&self) -> Result<()> {
-        Err(Error::DaemonOnly("resuming", "resume"))
-    }
 }
 
 fn kernel(layout: wire::KernelLayout) -> KernelDescription {

@@ -430,20 +430,4 @@ impl Backend for Driven {
         })?;
         Ok(room.0)
     }
-
-    fn resize(&self, _: u64) -> Result<()> {
-        Err(Error::DaemonOnly("a new memory limit", "resize"))
-    }
-
-    fn set_share(&self, _: f64) -> Result<()> {
-        Err(Error::DaemonOnly("a new share", "resize"))
-    }
-
-    fn suspend(&self) -> Result<()> {
-        Err(Error::DaemonOnly("suspending", "suspend"))
-    }
-
-    fn resume(&self) -> Result<()> {
-        Err(Error::DaemonOnly("resuming", "resume"))
-    }
 }

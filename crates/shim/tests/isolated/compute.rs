@@ -94,7 +94,7 @@ const ADD: &str = "
 }";
 
 #[test]
-#[ignore = "runs in the virtual GPU of a test above"]
+#[ignore = "no test by itself: a test above runs this (--exact compute::through_the_driver --ignored) as a program in a virtual GPU"]
 fn through_the_driver() {
     let vgpu = Vgpu::through_driver().unwrap();
     assert!(vgpu.info().is_software(), "{:?}", vgpu.info());
@@ -135,7 +135,7 @@ fn through_the_driver() {
 }
 
 #[test]
-#[ignore = "runs in the virtual GPU of a test above"]
+#[ignore = "no test by itself: a test above runs this (--exact compute::without_the_library --ignored) as a program in a virtual GPU"]
 fn without_the_library() {
     let ops = Ops::new(&Vgpu::through_driver().unwrap()).unwrap();
     let providers = ops.providers();
@@ -161,7 +161,7 @@ fn tensor(ops: &Ops, shape: &[usize], dtype: DType, seed: usize) -> Tensor {
 }
 
 #[test]
-#[ignore = "runs in the virtual GPU of a test above"]
+#[ignore = "no test by itself: a test above runs this (--exact compute::products_by_the_library --ignored) as a program in a virtual GPU"]
 fn products_by_the_library() {
     let ops = Ops::new(&Vgpu::through_driver().unwrap()).unwrap();
     let providers = ops.providers();
