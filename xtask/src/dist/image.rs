@@ -3,6 +3,7 @@
 //! It holds the packages' files and the C library of the machine that built it. A static program would need none, but
 //! Mica's libraries are loaded into programs beside NVIDIA's driver, and both need the same dynamic C library.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,8 +16,9 @@ use super::deb;
 use super::files::{Files, Node};
 use crate::command::target;
 
-/// Parts of glibc that NVIDIA's driver, which the container's engine adds, asks for by these names.
-const DRIVER_NEEDS: [&str; 4] = ["libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1"];
+/// Parts of glibc that libraries linked against a version before 2.34 ask for by these names: Mica's own, and NVIDIA's
+/// driver, which the container's engine adds.
+const PARTS_OF_GLIBC: [&str; 4] = ["libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1"];
 
 /// The archive's bytes.
 pub(super) fn archive(contents: &Contents) -> Result<Vec<u8>> {
@@ -100,18 +102,23 @@ fn root_files(contents: &Contents) -> Result<Files> {
         files.add(folder, Node::Folder);
     }
     files.add("tmp", Node::OpenFolder);
-    let mut libraries = needed_libraries(&target().join("release/mica"))?;
-    let of_libc = libraries.iter().find(|path| path.ends_with("libc.so.6"));
-    let beside = of_libc.and_then(|path| path.parent()).map(Path::to_owned);
-    let beside = beside.context("mica does not use glibc")?;
-    libraries.extend(DRIVER_NEEDS.iter().map(|name| beside.join(name)));
-    for library in libraries {
+    for library in with_all_of_glibc(&target().join("release/mica"))? {
         let content = std::fs::read(&library).with_context(|| library.display().to_string())?;
         files.add(&library.to_string_lossy(), Node::Program(content));
     }
     let licence = Node::File(licences_of_libraries()?);
     files.add("usr/share/doc/mica/licences-of-the-c-library.txt", licence);
     Ok(files)
+}
+
+/// The libraries that a program needs, and the parts of glibc that libraries loaded later may need.
+pub(super) fn with_all_of_glibc(program: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut libraries = BTreeSet::from_iter(needed_libraries(program)?);
+    let of_libc = libraries.iter().find(|path| path.ends_with("libc.so.6"));
+    let beside = of_libc.and_then(|path| path.parent()).map(Path::to_owned);
+    let beside = beside.with_context(|| format!("{} does not use glibc", program.display()))?;
+    libraries.extend(PARTS_OF_GLIBC.iter().map(|name| beside.join(name)));
+    Ok(libraries)
 }
 
 /// The licences of glibc and libgcc, from where distributions keep them.
@@ -139,7 +146,7 @@ fn licences_of_libraries() -> Result<Vec<u8>> {
 }
 
 /// The libraries that the loader maps for a program, and the loader.
-pub(super) fn needed_libraries(program: &Path) -> Result<Vec<PathBuf>> {
+fn needed_libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output();
     let output = output.context("ldd cannot start")?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::archive::{filter, sha256};
-use super::image::needed_libraries;
+use super::image::with_all_of_glibc;
 use super::{Packages, deb};
 use crate::bounded::Scratch;
 use crate::command::{root, target};
@@ -85,12 +85,12 @@ impl Drop for Host {
 struct Root(PathBuf);
 
 impl Root {
-    /// A root directory with nothing but a program and its libraries.
+    /// A root directory with nothing but a program, its libraries and all of glibc.
     fn new(folder: PathBuf, program: &Path) -> Result<Self> {
         for name in ["dev", "proc", "tmp", "run", "usr/local", "opt"] {
             std::fs::create_dir_all(folder.join(name))?;
         }
-        for library in needed_libraries(program)? {
+        for library in with_all_of_glibc(program)? {
             let inside = folder.join(library.strip_prefix("/")?);
             std::fs::create_dir_all(inside.parent().unwrap_or(&folder))?;
             std::fs::copy(&library, inside)?;
