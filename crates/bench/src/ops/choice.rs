@@ -10,6 +10,8 @@ pub(super) const NAME: &str = "choice for 50 shapes it has not seen";
 
 /// Shapes that are tried.
 const SHAPES: usize = 50;
+/// How often each kernel is measured for a shape.
+const ROUNDS: usize = 3;
 /// The choice may take so much longer than the best.
 const ALLOWED: f64 = 1.03;
 
@@ -47,6 +49,19 @@ fn factors(ops: &Ops, [m, n, k]: [usize; 3], dtype: DType) -> Result<(Tensor, Te
     Ok((a, b))
 }
 
+/// Seconds of each kernel: the fastest of a few rounds, in which they take turns.
+fn fastest_of_rounds(ops: &Ops, a: &Tensor, b: &Tensor, spec: &Gemm) -> Result<Vec<(String, f64)>> {
+    let mut times = ops.gemm_seconds(a, b, spec)?;
+    for _ in 1..ROUNDS {
+        for (name, seconds) in ops.gemm_seconds(a, b, spec)? {
+            if let Some(known) = times.iter_mut().find(|(other, _)| *other == name) {
+                known.1 = known.1.min(seconds);
+            }
+        }
+    }
+    Ok(times)
+}
+
 /// How many choices are nearly the best, and the worst of them.
 pub(super) fn measure(ops: &Ops) -> Result<Line> {
     let (mut numbers, mut ratios) = (Numbers(42), Vec::new());
@@ -54,12 +69,12 @@ pub(super) fn measure(ops: &Ops) -> Result<Line> {
     for number in 0..SHAPES {
         let dtype = [DType::BF16, DType::F16, DType::F32][number % 3];
         let shape = [numbers.size(), numbers.size(), numbers.size()];
-        // The choice is made for the largest shape of its kind, not for this one.
+        // All kernels are compared for the largest shape of the group; for this one, those that were nearly the best there.
         let (a, b) = factors(ops, shape.map(rounded), dtype)?;
         ops.gemm_choice(&a, &b, &spec)?;
         let (a, b) = factors(ops, shape, dtype)?;
         let chosen = ops.gemm_choice(&a, &b, &spec)?;
-        let times = ops.gemm_seconds(&a, &b, &spec)?;
+        let times = fastest_of_rounds(ops, &a, &b, &spec)?;
         let best = times.iter().min_by(|a, b| a.1.total_cmp(&b.1));
         let mine = times.iter().find(|(name, _)| *name == chosen);
         let (Some((name, best)), Some((_, mine))) = (best, mine) else {

@@ -5,7 +5,7 @@ use super::launch::Variant;
 use super::library::does_epilogue;
 use super::spec::{Gemm, Precision};
 use crate::pack::Matrix;
-use crate::tune::{Key, bucket};
+use crate::tune::Key;
 use crate::{DType, Ops, Result};
 
 impl Ops {
@@ -51,7 +51,7 @@ impl Ops {
             (stride * factor.dtype.size_bytes()).is_multiple_of(16)
         });
         Key {
-            sizes: [a.rows, b.cols, a.cols, product.batches].map(bucket),
+            sizes: [a.rows, b.cols, a.cols, product.batches],
             dtype: a.dtype,
             out: product.out,
             has_epilogue: !does_epilogue(product, spec),

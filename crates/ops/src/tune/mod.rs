@@ -1,7 +1,10 @@
 //! The choice of a kernel by measurement.
 //!
 //! The first product of a size times every kernel that could compute it; later ones of that size use
-//! the fastest without a question. Choices are kept in a file, which several processes may use at once.
+//! the fastest without a question. A product of a near size times only those kernels that were nearly
+//! the fastest: which of these is best depends on how a size divides into blocks. Programs whose sizes
+//! change all the time do not measure all the time: after [`MOST_OF_A_GROUP`] sizes, a group's best is used.
+//! Choices are kept in a file, which several processes may use at once.
 //! A choice holds for a device, a set of kernels and a setting of tensor cores; with any other of these
 //! it is made anew.
 
@@ -17,8 +20,8 @@ use crate::{DType, Error, Ops, Result};
 /// What distinguishes products for which the fastest kernels may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// m, n, k and the matrices of the stack, rounded by [`bucket`].
-    pub(crate) sizes: [u32; 4],
+    /// m, n, k and the matrices of the stack.
+    pub(crate) sizes: [usize; 4],
     pub(crate) dtype: DType,
     /// Type of the result.
     pub(crate) out: DType,
@@ -29,9 +32,17 @@ pub(crate) struct Key {
     pub(crate) layout: [bool; 3],
 }
 
-/// Rounds a size up to two steps between powers of two, so that near sizes share a choice.
-pub(crate) fn bucket(size: usize) -> u32 {
-    let size = u32::try_from(size).unwrap_or(u32::MAX).clamp(1, 1 << 30);
+impl Key {
+    /// The group of products of near sizes.
+    fn group(self) -> Self {
+        let sizes = self.sizes.map(bucket);
+        Self { sizes, ..self }
+    }
+}
+
+/// Rounds a size up to two steps between powers of two, so that near sizes share a group.
+pub(crate) fn bucket(size: usize) -> usize {
+    let size = size.clamp(1, 1 << 30);
     let power = size.next_power_of_two();
     if power >= 4 && size <= power / 4 * 3 {
         return power / 4 * 3;
@@ -39,9 +50,31 @@ pub(crate) fn bucket(size: usize) -> u32 {
     power
 }
 
+/// Sizes of a group that are measured by themselves.
+const MOST_OF_A_GROUP: usize = 16;
+/// Kernels that a group's further sizes compare, and how much longer than the fastest they may have taken.
+const MOST_CONTENDERS: usize = 6;
+const NEARLY_FASTEST: f64 = 1.5;
+/// Choices that are remembered; then all are forgotten and found in the file again.
+const MOST_KNOWN: usize = 1 << 16;
+
+/// What is known of a group of sizes.
+struct Group {
+    /// Kernels that were nearly the fastest, the fastest first.
+    contenders: Vec<Variant>,
+    /// Sizes that have been measured.
+    measured: usize,
+}
+
+#[derive(Default)]
+struct Known {
+    choices: HashMap<Key, Variant>,
+    groups: HashMap<Key, Group>,
+}
+
 /// Choices made so far.
 pub(crate) struct Tuner {
-    known: Mutex<HashMap<Key, Variant>>,
+    known: Mutex<Known>,
     /// `None`: choices end with the process.
     file: Option<PathBuf>,
     /// Device, kernels and settings, as the file has them.
@@ -57,19 +90,36 @@ impl Tuner {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Key, Variant>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn text(&self, key: &Key) -> String {
+    /// How the file names a key: `gemm` with a size of its own, `near` with a group of sizes.
+    fn text(&self, kind: &str, key: &Key) -> String {
         let [m, n, k, batch] = key.sizes;
         let [a, b, aligned] = key.layout.map(u8::from);
         let (dtype, out) = (key.dtype, key.out);
         let (tf32, epilogue) = (u8::from(key.is_tf32), u8::from(key.has_epilogue));
         format!(
-            "gemm {batch}x{m}x{n}x{k} {dtype} {out} tf32={tf32} epilogue={epilogue} layout={a}{b}{aligned} {}",
+            "{kind} {batch}x{m}x{n}x{k} {dtype} {out} tf32={tf32} epilogue={epilogue} layout={a}{b}{aligned} {}",
             self.setting
         )
+    }
+
+    /// The kernels that the file names for a key, of those that can run, in the file's order.
+    fn kept(&self, kind: &str, key: &Key, candidates: &[Variant]) -> Vec<Variant> {
+        let path = self.file.as_deref();
+        let labels = path.and_then(|path| file::find(path, &self.text(kind, key)));
+        let labels = labels.unwrap_or_default();
+        let named = |label: &str| candidates.iter().find(|v| v.label() == label).copied();
+        labels.split(' ').filter_map(named).collect()
+    }
+
+    fn keep(&self, kind: &str, key: &Key, variants: &[Variant]) {
+        let Some(path) = &self.file else { return };
+        let labels: Vec<String> = variants.iter().map(|variant| variant.label()).collect();
+        // A file that cannot be written costs the next process a measurement, nothing else.
+        let _ = file::add(path, &self.text(kind, key), &labels.join(" "));
     }
 
     /// The choice for a key, made by `measure` (seconds of a candidate) where there is none yet.
@@ -79,56 +129,94 @@ impl Tuner {
         candidates: impl FnOnce() -> Result<Vec<Variant>>,
         mut measure: impl FnMut(Variant) -> Result<f64>,
     ) -> Result<Variant> {
-        if let Some(variant) = self.known().get(&key) {
+        if let Some(variant) = self.known().choices.get(&key) {
             return Ok(*variant);
         }
         let candidates = candidates()?;
-        let text = self.text(&key);
-        let kept = self
-            .file
-            .as_deref()
-            .and_then(|path| file::find(path, &text));
-        let kept = candidates
-            .iter()
-            .find(|variant| Some(variant.label()) == kept);
-        let chosen = match (kept, &candidates[..]) {
-            (Some(variant), _) => *variant,
-            (None, [only]) => *only,
-            (None, _) => {
-                let chosen = fastest(&candidates, &mut measure)?;
-                if let Some(path) = &self.file {
-                    // A file that cannot be written costs the next process a measurement, nothing else.
-                    let _ = file::add(path, &text, &chosen.label());
-                }
-                chosen
-            }
+        let chosen = match (
+            &candidates[..],
+            self.kept("gemm", &key, &candidates).first(),
+        ) {
+            ([only], _) => *only,
+            (_, Some(kept)) => *kept,
+            _ => self.measure(key, &candidates, &mut measure)?,
         };
-        self.known().insert(key, chosen);
+        let mut known = self.known();
+        if known.choices.len() >= MOST_KNOWN {
+            *known = Known::default();
+        }
+        known.choices.insert(key, chosen);
+        Ok(chosen)
+    }
+
+    /// Measures what may be the fastest for a key, and keeps what was found.
+    fn measure(
+        &self,
+        key: Key,
+        candidates: &[Variant],
+        measure: &mut impl FnMut(Variant) -> Result<f64>,
+    ) -> Result<Variant> {
+        let group = key.group();
+        let known = self.known().groups.get(&group).map(|group| {
+            let runnable = group.contenders.iter().filter(|v| candidates.contains(v));
+            (runnable.copied().collect::<Vec<_>>(), group.measured)
+        });
+        let (contenders, measured) =
+            known.unwrap_or_else(|| (self.kept("near", &group, candidates), 0));
+        if let Some(best) = contenders.first()
+            && measured >= MOST_OF_A_GROUP
+        {
+            return Ok(*best);
+        }
+        let is_first = contenders.is_empty();
+        // A library numbers its kernels anew for each size, so all of them are compared.
+        let compared = candidates.iter().filter(|variant| {
+            is_first || contenders.contains(variant) || matches!(variant, Variant::Library(_))
+        });
+        let order = by_time(compared, measure)?;
+        let contenders = if is_first {
+            let limit = order[0].0 * NEARLY_FASTEST;
+            let near = order.iter().filter(|(time, _)| *time <= limit);
+            let near: Vec<Variant> = near.map(|(_, v)| *v).take(MOST_CONTENDERS).collect();
+            self.keep("near", &group, &near);
+            near
+        } else {
+            contenders
+        };
+        let measured = measured + 1;
+        (self.known().groups).insert(
+            group,
+            Group {
+                contenders,
+                measured,
+            },
+        );
+        let chosen = order[0].1;
+        self.keep("gemm", &key, &[chosen]);
         Ok(chosen)
     }
 }
 
-/// The candidate that takes the least time; one that cannot run is left out.
-fn fastest(
-    candidates: &[Variant],
+/// Seconds of each candidate, the fastest first, never none; one that cannot run is left out.
+fn by_time<'a>(
+    candidates: impl Iterator<Item = &'a Variant>,
     measure: &mut impl FnMut(Variant) -> Result<f64>,
-) -> Result<Variant> {
-    let mut best: Option<(f64, Variant)> = None;
-    let mut failure = None;
+) -> Result<Vec<(f64, Variant)>> {
+    let (mut times, mut failure) = (Vec::new(), None);
     for variant in candidates {
         match measure(*variant) {
-            Ok(time) if best.is_none_or(|(least, _)| time < least) => best = Some((time, *variant)),
-            Ok(_) => {}
+            Ok(time) => times.push((time, *variant)),
             Err(error) => failure = Some(error),
         }
     }
-    match (best, failure) {
-        (Some((_, variant)), _) => Ok(variant),
-        (None, Some(error)) => Err(error),
-        (None, None) => Err(Error::argument(
+    times.sort_by(|a, b| a.0.total_cmp(&b.0));
+    match failure {
+        Some(error) if times.is_empty() => Err(error),
+        None if times.is_empty() => Err(Error::argument(
             "gemm",
             "there is no kernel for this product",
         )),
+        _ => Ok(times),
     }
 }
 
@@ -144,22 +232,32 @@ pub(crate) fn default_file() -> Option<PathBuf> {
     Some(cache.or_else(home)?.join("mica/ops-choices"))
 }
 
-/// Runs of which the fastest counts.
-const RUNS: usize = 3;
+/// Measurements of which the fastest counts.
+const MEASUREMENTS: usize = 3;
+/// Work that is shorter is repeated within a measurement: a kernel of a few microseconds takes less than events tell apart.
+const SHORTEST_SECONDS: f64 = 2e-4;
+const MOST_REPEATED: f64 = 32.0;
 
 impl Ops {
-    /// Seconds that work in the stream takes, by the device's events: the fastest of a few runs.
+    /// Seconds that work in the stream takes, by the device's events: the fastest of a few measurements.
     pub(crate) fn seconds_of(&self, work: impl Fn() -> Result<()>) -> Result<f64> {
-        // The first run loads and compiles.
-        work()?;
         let (start, end) = (self.vgpu.event()?, self.vgpu.event()?);
-        let mut least = f64::INFINITY;
-        for _ in 0..RUNS {
+        let timed = |times: u32| {
             start.record(&self.stream)?;
-            work()?;
+            for _ in 0..times {
+                work()?;
+            }
             end.record(&self.stream)?;
             end.synchronize()?;
-            least = least.min(f64::from(end.elapsed_since_ms(&start)?) / 1e3);
+            Ok::<f64, Error>(f64::from(end.elapsed_since_ms(&start)?) / 1e3 / f64::from(times))
+        };
+        // The first run loads and compiles.
+        work()?;
+        let once = timed(1)?;
+        let times = (SHORTEST_SECONDS / once).clamp(1.0, MOST_REPEATED) as u32;
+        let mut least = if times == 1 { once } else { f64::INFINITY };
+        for _ in 0..MEASUREMENTS {
+            least = least.min(timed(times)?);
         }
         Ok(least)
     }

@@ -17,9 +17,13 @@ fn candidates() -> Vec<Variant> {
 
 /// Chooses with given seconds of each candidate; how many were measured, and the choice.
 fn choose(tuner: &Tuner, seconds: [f64; 3]) -> (usize, Variant) {
+    choose_for(tuner, KEY, seconds)
+}
+
+fn choose_for(tuner: &Tuner, key: Key, seconds: [f64; 3]) -> (usize, Variant) {
     let measured = Cell::new(0);
     let choice = tuner.choose(
-        KEY,
+        key,
         || Ok(candidates()),
         |variant| {
             measured.set(measured.get() + 1);
@@ -75,7 +79,10 @@ fn a_kernel_that_is_gone_or_cannot_run_is_not_chosen() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("choices");
     let tuner = Tuner::new(Some(path.clone()), "card".into());
-    file::add(&path, &tuner.text(&KEY), "a kernel of last year").unwrap();
+    for kind in ["gemm", "near"] {
+        let text = tuner.text(kind, &KEY);
+        file::add(&path, &text, "a_kernel_of_last_year").unwrap();
+    }
     assert_eq!(choose(&tuner, [3.0, 2.0, 1.0]), (3, Variant::Tile));
     let tuner = Tuner::new(None, "card".into());
     let choice = tuner.choose(
@@ -113,11 +120,72 @@ fn several_at_once_leave_a_file_of_whole_lines() {
 #[test]
 fn near_sizes_share_a_bucket_that_is_not_smaller() {
     for size in 1..5000 {
-        let rounded = bucket(size) as usize;
+        let rounded = bucket(size);
         assert!(
             rounded >= size && rounded * 2 < size * 3 + 3,
             "{size} {rounded}"
         );
-        assert_eq!(bucket(rounded) as usize, rounded);
+        assert_eq!(bucket(rounded), rounded);
     }
+}
+
+/// A product of the group of [`KEY`].
+fn near(k: usize) -> Key {
+    Key {
+        sizes: [64, 64, k, 1],
+        ..KEY
+    }
+}
+
+#[test]
+fn a_near_size_compares_those_that_were_nearly_the_fastest() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = Some(folder.path().join("choices"));
+    let tuner = Tuner::new(path.clone(), "card".into());
+    assert_eq!(choose(&tuner, [1.4, 1.0, 9.0]), (3, Variant::Rows(8)));
+    // The third took nine times the fastest: nobody looks whether it is best here.
+    let seconds = [1.0, 1.2, 0.1];
+    assert_eq!(
+        choose_for(&tuner, near(60), seconds),
+        (2, Variant::Rows(12))
+    );
+    assert_eq!(
+        choose_for(&tuner, near(60), seconds),
+        (0, Variant::Rows(12))
+    );
+    assert_eq!(choose(&tuner, seconds), (0, Variant::Rows(8)));
+    // Another process knows the group by the file.
+    let other = Tuner::new(path, "card".into());
+    assert_eq!(
+        choose_for(&other, near(60), seconds),
+        (0, Variant::Rows(12))
+    );
+    assert_eq!(
+        choose_for(&other, near(59), seconds),
+        (2, Variant::Rows(12))
+    );
+    // Far sizes have a group of their own.
+    assert_eq!(choose_for(&other, near(600), seconds), (3, Variant::Tile));
+}
+
+#[test]
+fn sizes_that_change_all_the_time_are_not_measured_all_the_time() {
+    let tuner = Tuner::new(None, "card".into());
+    let seconds = [1.0, 1.1, 1.2];
+    let measured = |k| choose_for(&tuner, near(k), seconds).0;
+    let counts: Vec<usize> = (49..65).map(measured).collect();
+    assert_eq!(counts.iter().filter(|n| **n > 0).count(), MOST_OF_A_GROUP);
+    let far = Key {
+        dtype: DType::F16,
+        ..KEY
+    };
+    assert_eq!(choose_for(&tuner, far, seconds).0, 3);
+    let full = Key {
+        sizes: [64, 63, 64, 1],
+        ..KEY
+    };
+    assert_eq!(
+        choose_for(&tuner, full, [2.0, 1.0, 1.0]),
+        (0, Variant::Rows(12))
+    );
 }
