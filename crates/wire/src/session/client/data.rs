@@ -385,7 +385,7 @@ impl<T: ClientTransport> SessionClient<T> {
 
 /// Pieces small enough that both sides work at once, large enough that a piece costs little.
 fn piece_bytes(total: usize) -> usize {
-    (total / 4)
+    (total / 8)
         .next_multiple_of(4096)
         .clamp(64 << 10, CHUNK_BYTES)
 }
