@@ -195,8 +195,8 @@ impl CudaGpu {
         let recorded = self.call(context, "cuEventRecord", || unsafe {
             (functions.event_record)(event as Raw, stream.raw as Raw)
         });
-        // SAFETY: the event is destroyed only when nobody has it.
         let waited = recorded.and_then(|()| {
+            // SAFETY: the event is destroyed only when nobody has it.
             self.call(context, "cuEventSynchronize", || unsafe {
                 (functions.event_synchronize)(event as Raw)
             })
