@@ -158,6 +158,11 @@ pub trait Gpu: Send + Sync {
     fn stream_destroy(&self, stream: StreamId) -> Result<()>;
     /// Waits for the stream's work.
     fn stream_synchronize(&self, stream: StreamId) -> Result<()>;
+    /// Waits for the stream's work, and for nothing that is not ordered before it: a copy that is complete on return
+    /// waits so. A driver's wait for the default stream may wait for more.
+    fn copy_synchronize(&self, stream: StreamId) -> Result<()> {
+        self.stream_synchronize(stream)
+    }
     /// Whether the stream's work is done.
     fn stream_query(&self, stream: StreamId) -> Result<bool>;
     /// Whether work that comes on the stream would run at once: neither it nor a stream that is ordered against it
@@ -181,6 +186,8 @@ pub trait Gpu: Send + Sync {
     fn stream_release_soon(&self, stream: StreamId, release: HostCallback) -> Result<()> {
         self.stream_release(stream, 0, release)
     }
+    /// Runs releases that streams have reached, unless another thread does: for a thread that waits for something else.
+    fn look_at_releases(&self) {}
     /// The stream that stands for `0`: ordered against all blocking streams of its context.
     fn default_stream(&self, context: ContextId) -> Result<StreamId>;
 

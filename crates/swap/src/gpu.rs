@@ -38,12 +38,14 @@ impl Gpu for SwapGpu {
         fn stream_create(context: ContextId, flags: StreamFlags, priority: i32) -> Result<StreamId>;
         fn stream_destroy(stream: StreamId) -> Result<()>;
         wait fn stream_synchronize(stream: StreamId) -> Result<()>;
+        wait fn copy_synchronize(stream: StreamId) -> Result<()>;
         fn stream_query(stream: StreamId) -> Result<bool>;
         fn stream_is_clear(stream: StreamId) -> Result<bool>;
         queue fn stream_wait_event(stream: StreamId, event: EventId) -> Result<()>;
         queue fn stream_callback(stream: StreamId, callback: HostCallback) -> Result<()>;
         queue fn stream_release(stream: StreamId, bytes: u64, release: HostCallback) -> Result<()>;
         queue fn stream_release_soon(stream: StreamId, release: HostCallback) -> Result<()>;
+        fn look_at_releases() -> ();
         fn default_stream(context: ContextId) -> Result<StreamId>;
         fn event_create(context: ContextId, flags: EventFlags) -> Result<EventId>;
         fn event_destroy(event: EventId) -> Result<()>;

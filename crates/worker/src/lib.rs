@@ -213,6 +213,8 @@ pub(crate) struct Worker {
     pub(crate) handshakes: handshakes::Handshakes,
     /// Passes submissions to an NVIDIA GPU; the software GPU has a gate of its own.
     pub(crate) submitter: Option<Arc<gated::Submitter>>,
+    /// Whether the virtual GPU's programs wait for an NVIDIA GPU ahead of others.
+    pub(crate) is_urgent: bool,
     /// What is known of kernels and copies, while the virtual GPU is profiled.
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) reporter: profile::Reporter,
@@ -301,6 +303,8 @@ fn set_up(
         welcomed: AtomicU32::new(0),
         handshakes: handshakes::Handshakes::default(),
         submitter,
+        // The software GPU's threads have better use for the processors.
+        is_urgent: config.nvidia && config.nice.is_some_and(|nice| nice < 0),
         recorder,
         reporter: profile::Reporter::default(),
         ends_with_program: config.idle_exit.is_some(),

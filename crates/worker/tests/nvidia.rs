@@ -341,6 +341,35 @@ fn waits_of_bursty_programs_are_counted() {
 }
 
 #[test]
+fn reads_through_staging_wait_once_for_kernels_and_not_for_uploads() {
+    let bench = Bench::new();
+    let program = bench.program();
+    let (client, stream) = (&program.client, program.stream);
+    let bytes: Vec<u8> = (0..MIB as usize + 4096)
+        .map(|at| (at % 251) as u8)
+        .collect();
+    let address = program.alloc(bytes.len() as u64);
+    let context = program.context;
+    client.call(&ContextSynchronize { context }).unwrap();
+    let waits = || bench.get("fake_stream_waits");
+    let before = waits();
+    for _ in 0..3 {
+        client.write(stream, address, &bytes).unwrap();
+        let mut back = vec![0; bytes.len()];
+        client.read(stream, address, &mut back).unwrap();
+        assert!(back == bytes);
+        client.read(stream, address, &mut back[..4096]).unwrap();
+        assert!(client.has_only_uploads());
+    }
+    assert_eq!(waits(), before, "there is nothing to wait for but copies");
+    program.launch();
+    let mut back = vec![0; bytes.len()];
+    client.read(stream, address, &mut back).unwrap();
+    assert!(back == bytes);
+    assert_eq!(waits(), before + 1, "the driver prints for the kernel");
+}
+
+#[test]
 fn a_worker_whose_work_does_not_drain_obeys() {
     let bench = Bench::new();
     let program = bench.program();

@@ -1,5 +1,6 @@
 //! Contexts: making and ending them, their limits, stopping and starting their channels.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use mica_cuda_abi::{CuResult, Limit};
@@ -33,6 +34,7 @@ impl CudaGpu {
             raw: raw as Address,
             groups,
             default_stream: OnceLock::new(),
+            has_free_streams: AtomicBool::new(false),
             fault: Mutex::default(),
             textures: Mutex::default(),
             registered: Mutex::default(),

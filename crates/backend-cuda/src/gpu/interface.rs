@@ -122,6 +122,14 @@ impl Gpu for CudaGpu {
         self.collected(waited)
     }
 
+    fn copy_synchronize(&self, stream: StreamId) -> Result<()> {
+        let waited = match self.wait_by_word(stream) {
+            Ok(false) => self.wait_as_copies_do(stream),
+            other => other.map(drop),
+        };
+        self.collected(waited)
+    }
+
     fn stream_query(&self, stream: StreamId) -> Result<bool> {
         let function = self.driver.functions.stream_query;
         self.collected(done(self.on_stream(stream, "cuStreamQuery", function)))
@@ -145,6 +153,10 @@ impl Gpu for CudaGpu {
 
     fn stream_release_soon(&self, stream: StreamId, release: HostCallback) -> Result<()> {
         self.add_release(stream, release, true)
+    }
+
+    fn look_at_releases(&self) {
+        self.releases.look();
     }
 
     fn default_stream(&self, context: ContextId) -> Result<StreamId> {

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mica_cuda_abi::{CuResult, event_flags};
@@ -115,7 +115,19 @@ impl Releases {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return 0;
         }
-        let running = lock(&self.running);
+        self.collect_alone(&lock(&self.running))
+    }
+
+    /// As [`Releases::collect`], unless another thread does.
+    pub(super) fn look(&self) {
+        if self.waiting.load(Ordering::SeqCst) > 0
+            && let Ok(running) = self.running.try_lock()
+        {
+            self.collect_alone(&running);
+        }
+    }
+
+    fn collect_alone(&self, _running: &MutexGuard<'_, ()>) -> usize {
         let streams: Vec<u64> = lock(&self.lines).streams.keys().copied().collect();
         let mut count = 0;
         for stream in streams {
@@ -124,7 +136,6 @@ impl Releases {
                 count += 1;
             }
         }
-        drop(running);
         count
     }
 
@@ -166,15 +177,19 @@ impl Releases {
     }
 
     fn run(&self, pending: Pending) {
-        let mut idle = lock(&pending.context.idle_events);
+        self.keep_event(&pending.context, pending.event);
+        self.finish(pending);
+    }
+
+    /// Keeps an event of a context for its next release.
+    fn keep_event(&self, context: &Context, event: Address) {
+        let mut idle = lock(&context.idle_events);
         if idle.events.len() < MOST_IDLE {
-            idle.events.push(pending.event);
+            idle.events.push(event);
         } else {
             // SAFETY: made by us, and nothing waits for it any more.
-            unsafe { (self.driver.functions.event_destroy)(pending.event as Raw) };
+            unsafe { (self.driver.functions.event_destroy)(event as Raw) };
         }
-        drop(idle);
-        self.finish(pending);
     }
 
     fn finish(&self, pending: Pending) {
@@ -264,18 +279,7 @@ impl CudaGpu {
     ) -> Result<()> {
         let stream = self.stream(id)?;
         let context = Arc::clone(&stream.context);
-        let idle = lock(&context.idle_events).events.pop();
-        let event = match idle {
-            Some(event) => event,
-            None => {
-                let mut raw: Raw = std::ptr::null_mut();
-                // SAFETY: writes one handle.
-                self.call(&context, "cuEventCreate", || unsafe {
-                    (self.driver.functions.event_create)(&mut raw, event_flags::DISABLE_TIMING)
-                })?;
-                raw as Address
-            }
-        };
+        let event = self.take_event(&context)?;
         // SAFETY: the driver's own handles.
         let recorded = self.call(&context, "cuEventRecord", || unsafe {
             (self.driver.functions.event_record)(event as Raw, stream.raw as Raw)
@@ -293,6 +297,24 @@ impl CudaGpu {
                 is_awaited,
             },
         )
+    }
+
+    /// An event of a context that nobody uses.
+    pub(super) fn take_event(&self, context: &Context) -> Result<Address> {
+        if let Some(event) = lock(&context.idle_events).events.pop() {
+            return Ok(event);
+        }
+        let mut raw: Raw = std::ptr::null_mut();
+        // SAFETY: writes one handle.
+        self.call(context, "cuEventCreate", || unsafe {
+            (self.driver.functions.event_create)(&mut raw, event_flags::DISABLE_TIMING)
+        })?;
+        Ok(raw as Address)
+    }
+
+    /// Gives back an event of [`CudaGpu::take_event`] that nothing waits for any more.
+    pub(super) fn give_event_back(&self, context: &Context, event: Address) {
+        self.releases.keep_event(context, event);
     }
 
     /// Runs releases that a wait or query has just found reached, and passes its answer on.

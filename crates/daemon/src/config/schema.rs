@@ -162,7 +162,7 @@ impl Default for SwapSection {
             default: false,
             overcommit: 4.0,
             arena_bytes: 0,
-            turn_multiple: 20,
+            turn_multiple: 28,
             least_turn_ms: 1_000,
             idle_ms: 200,
             wait_seconds: 900,

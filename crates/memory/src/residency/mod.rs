@@ -92,7 +92,7 @@ pub struct Rules {
 impl Default for Rules {
     fn default() -> Self {
         Self {
-            turn_multiple: 20,
+            turn_multiple: 28,
             least_turn_ns: 1_000_000_000,
             idle_ns: 200_000_000,
             bytes_per_second: 10 << 30,

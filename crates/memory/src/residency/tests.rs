@@ -44,11 +44,11 @@ fn a_tenant_that_is_alone_never_moves() {
 }
 
 #[test]
-fn a_turn_is_twenty_exchanges_long() {
-    // 8 GiB at 10 GiB/s: 0.8 s, so a turn of 16 s.
-    let tenants = [resident(1, 8), away(2, 8, 0)];
-    assert_eq!(planned(16 * SECOND - 1, 0, &tenants), []);
-    assert_eq!(planned(16 * SECOND, 0, &tenants), [Order::Leave(1)]);
+fn a_turn_is_28_exchanges_long() {
+    // 8 GiB at 10 GiB/s: 0.8 s, so a turn of 22.4 s.
+    let (tenants, turn_ns) = ([resident(1, 8), away(2, 8, 0)], 224 * SECOND / 10);
+    assert_eq!(planned(turn_ns - 1, 0, &tenants), []);
+    assert_eq!(planned(turn_ns, 0, &tenants), [Order::Leave(1)]);
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn the_more_urgent_goes_first_and_needs_no_turn_to_end() {
     // A less urgent one waits for ten turns of a busy one, and for none of an idle one.
     tenants[0].priority = 2;
     let tenants = &mut tenants[..2];
-    assert_eq!(planned(100 * SECOND, 0, tenants), []);
-    assert_eq!(planned(160 * SECOND, 0, tenants), [Order::Leave(1)]);
+    assert_eq!(planned(223 * SECOND, 0, tenants), []);
+    assert_eq!(planned(224 * SECOND, 0, tenants), [Order::Leave(1)]);
     tenants[0].idle_since_ns = Some(0);
     assert_eq!(planned(SECOND, 0, tenants), [Order::Leave(1)]);
 }
@@ -128,7 +128,7 @@ fn one_in_its_turn_may_use_room_that_another_one_waits_for() {
     assert_eq!(planned(10, 2, &tenants), [Order::Grow(1)]);
     // Its turn is over: it leaves instead.
     assert_eq!(
-        planned(20 * SECOND, 2, &tenants),
+        planned(30 * SECOND, 2, &tenants),
         [Order::Leave(1), back(2, 2)]
     );
 }

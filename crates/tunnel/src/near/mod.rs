@@ -242,7 +242,7 @@ impl Near {
     /// Looks for a call a moment, then sleeps until the program rings.
     fn wait_for_call(&self) {
         let port = &self.port;
-        let Some(since) = port.look_for_call() else {
+        let Some(since) = port.look_for_call(|| {}) else {
             return;
         };
         let doorbell = port.doorbell();

@@ -15,8 +15,8 @@ use std::time::Instant;
 
 /// Longest look for the next call, and for what a copy waits for.
 const SHORT_NS: u32 = 50_000;
-/// Longest look for the end of GPU work, where processors are many. The driver itself spins there without a limit; a
-/// program that sleeps instead hears of the end of each step tens of microseconds late.
+/// Longest look for the end of GPU work, and for calls of urgent programs, where processors are many. The driver itself
+/// spins there without a limit; a program that sleeps instead hears of the end of each step tens of microseconds late.
 const LONG_NS: u32 = 5_000_000;
 /// Longest look where a wake-up passes through other processes and a wall, which takes tens of microseconds: shorter looks on
 /// both sides end in two sleeps for every call.
@@ -68,7 +68,7 @@ fn processors() -> usize {
 }
 
 impl Patience {
-    /// From now on threads wait here for the end of work on a GPU.
+    /// From now on threads wait here for the end of work on a GPU, or as long for what is as urgent.
     pub(crate) fn expect_gpu_work(&self) {
         if processors() >= MANY_PROCESSORS {
             self.most_ns.store(LONG_NS, Relaxed);

@@ -30,6 +30,8 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(1);
 const UNFINISHED_BYTES: usize = 256 << 20;
 /// Descriptors that may wait for their calls.
 const DESCRIPTORS: usize = 64;
+/// Looks for a call between two moments for something else, some microseconds.
+const LOOKS_BETWEEN: u32 = 64;
 /// Longest sleep without a look at whether the session is over; its end also wakes.
 const SLEEP: Timespec = Timespec {
     tv_sec: 1,
@@ -261,9 +263,24 @@ impl SessionPort {
         self.area.control().program.doorbell.load(SeqCst)
     }
 
-    /// Looks for a call for a moment; if there is none, says since when, for [`SessionPort::sleep`].
-    pub fn look_for_call(&self) -> Option<Instant> {
-        self.calls.look(|| self.has_more()).err()
+    /// Looks for a call for a moment; if there is none, says since when, for [`SessionPort::sleep`]. Does `meanwhile` now
+    /// and then.
+    pub fn look_for_call(&self, mut meanwhile: impl FnMut()) -> Option<Instant> {
+        let mut looks = 0_u32;
+        let look = || {
+            looks += 1;
+            if looks.is_multiple_of(LOOKS_BETWEEN) && !self.has_more() {
+                meanwhile();
+            }
+            self.has_more()
+        };
+        self.calls.look(look).err()
+    }
+
+    /// From now on the program's calls are to be found soon also after pauses of milliseconds: a thread looks for them as
+    /// long as it looks for the end of GPU work.
+    pub fn expect_urgent_calls(&self) {
+        self.calls.expect_gpu_work();
     }
 
     /// Says that a thread looks at the ring: the program need not ring the doorbell.

@@ -141,6 +141,14 @@ impl Dispatcher {
         self.uploads.settle(&self.session);
     }
 
+    /// Gives staging chunks back whose copies are done, for a thread that has nothing else to do.
+    #[inline]
+    pub(crate) fn look_at_uploads(&self) {
+        if self.uploads.are_under_way() {
+            self.session.gpu().look_at_releases();
+        }
+    }
+
     /// The context with these late errors; 0 for none.
     pub(crate) fn context_of(&self, owner: Owner) -> u64 {
         match owner {

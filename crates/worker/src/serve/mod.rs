@@ -105,16 +105,12 @@ impl Worker {
         }
         let output = Arc::new(OutputBuffer::recorded_by(&self.recorder));
         let served = (self.devices.open(Arc::clone(&output))).and_then(|gpu| {
-            let submitter = self.submitter.clone();
-            let files: Arc<dyn SharedFiles> = Arc::clone(link) as _;
-            serve(
-                &self.vgpu,
-                gpu,
-                output,
-                greeting,
-                life,
-                (submitter, Some(files)),
-            )
+            let around = Surroundings {
+                submitter: self.submitter.clone(),
+                files: Some(Arc::clone(link) as _),
+                is_urgent: self.is_urgent,
+            };
+            serve(&self.vgpu, gpu, output, greeting, life, around)
         });
         self.welcomed.fetch_sub(1, AcqRel);
         match served {
@@ -146,7 +142,8 @@ pub fn serve_session(
     life: Option<OwnedFd>,
 ) -> Result<Option<String>, WorkerError> {
     let greeting = Greeting::receive(socket)?;
-    serve(vgpu, gpu, output, greeting, life, (None, None))
+    let around = Surroundings::default();
+    serve(vgpu, gpu, output, greeting, life, around)
 }
 
 /// As [`serve_session`], for a program that may share memory with others that `files` leads to.
@@ -161,11 +158,23 @@ pub fn serve_sharing(
     files: Arc<dyn SharedFiles>,
 ) -> Result<Option<String>, WorkerError> {
     let greeting = Greeting::receive(socket)?;
-    serve(vgpu, gpu, output, greeting, None, (None, Some(files)))
+    let around = Surroundings {
+        files: Some(files),
+        ..Surroundings::default()
+    };
+    serve(vgpu, gpu, output, greeting, None, around)
 }
 
-/// What a session has of the process around it: the gate that submissions pass, and who carries files to others.
-type Surroundings = (Option<Arc<Submitter>>, Option<Arc<dyn SharedFiles>>);
+/// What a session has of the process around it.
+#[derive(Default)]
+struct Surroundings {
+    /// The gate that submissions pass.
+    submitter: Option<Arc<Submitter>>,
+    /// Who carries files to others.
+    files: Option<Arc<dyn SharedFiles>>,
+    /// Whether its calls are looked for also after pauses of milliseconds.
+    is_urgent: bool,
+}
 
 /// As [`serve_session`], for a program that has said hello.
 fn serve(
@@ -174,7 +183,7 @@ fn serve(
     output: Arc<OutputBuffer>,
     greeting: Greeting,
     life: Option<OwnedFd>,
-    (submitter, files): Surroundings,
+    around: Surroundings,
 ) -> Result<Option<String>, WorkerError> {
     // Given once for each device, so no other session of it can see what this program has.
     let port = match greeting.region() {
@@ -185,13 +194,16 @@ fn serve(
             greeting.welcome_in_region(RegionLayout::new(bytes, has_windows))?
         }
     };
+    if around.is_urgent {
+        port.expect_urgent_calls();
+    }
     let session = vgpu
         .open_session_on(gpu)
         .map_err(|error| SessionError::Ended(error.to_string()))?;
     output.attach(&port);
     session.attach_windows(Box::new(PortWindows(Arc::clone(&port))));
-    let dispatcher = Dispatcher::new(session, Arc::clone(&port), output, files);
-    let threads = SessionThreads::start(dispatcher, submitter)?;
+    let dispatcher = Dispatcher::new(session, Arc::clone(&port), output, around.files);
+    let threads = SessionThreads::start(dispatcher, around.submitter)?;
     watch(&port, life.as_ref());
     Ok(threads.close())
 }

@@ -40,7 +40,7 @@ impl SessionThreads {
             let Some(header) = ring.next(body)? else {
                 launches = LaunchPath::default();
                 self.dispatcher.settle();
-                match port.look_for_call() {
+                match port.look_for_call(|| self.dispatcher.look_at_uploads()) {
                     None => continue,
                     Some(since) => return Ok(leave_idle(port, ring, since)),
                 }

@@ -240,13 +240,13 @@ pub(crate) fn run(
     if let Some(area) = area {
         context.checked(client.post(&Copy { stream: wire, area }, &[]))?;
         return match wait && op.touches_host(state) {
-            true => stream.synchronize(state),
+            true => stream.synchronize_copy(state),
             false => Ok(()),
         };
     }
     match (op.src.host_box(op.extent), op.dst.host_box(op.extent)) {
         (Some(_), Some(_)) => {
-            stream.synchronize(state)?;
+            stream.synchronize_copy(state)?;
             copy_on_host(&op);
             Ok(())
         }
@@ -268,7 +268,7 @@ pub(crate) fn run(
             context.checked(written)?;
             // A synchronous copy also waits for what the stream has been given before.
             match wait && !client.has_only_uploads() {
-                true => stream.synchronize(state),
+                true => stream.synchronize_copy(state),
                 false => context.check(state),
             }
         }

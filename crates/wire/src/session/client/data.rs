@@ -155,6 +155,23 @@ impl<T: ClientTransport> SessionClient<T> {
         Ok(Some(Turn(&self.transport, stream)))
     }
 
+    /// A turn on a stream for a copy that is waited for. Earlier work is waited for without the turn, where others leave
+    /// room for that.
+    fn turn_after_work(&self, stream: u64) -> Result<Option<Turn<'_, T>>, SessionError> {
+        if !self.snapshot.has_driver {
+            let turn = self.turn(stream, true)?;
+            return match turn {
+                None => self.turn_in_line(stream, true),
+                turn => Ok(turn),
+            };
+        }
+        // Uploads alone end soon, and print nothing.
+        if !self.has_only_uploads() {
+            self.synchronize_copy(stream)?;
+        }
+        self.turn_in_line(stream, true)
+    }
+
     /// Posts a piece of a copy: at once if its turn is there, else as any call.
     fn post_piece(
         &self,
@@ -250,7 +267,7 @@ impl<T: ClientTransport> SessionClient<T> {
                     address: address.wrapping_add((index << 20) as u64),
                     bytes: part.len() as u32,
                 };
-                let data = self.call(&read)?.bytes;
+                let data = self.ask(&read)?.bytes;
                 let len = data.len().min(part.len());
                 part[..len].copy_from_slice(&data[..len]);
             }
@@ -329,17 +346,17 @@ impl<T: ClientTransport> SessionClient<T> {
         parts: impl Iterator<Item = Piece>,
     ) -> Result<(), SessionError> {
         let area = self.need_area()?;
-        // Earlier work is waited for without the turn, where others leave room for that.
-        let turn = match self.turn(stream, true)? {
-            None => self.turn_in_line(stream, true)?,
-            turn => turn,
-        };
+        let mut turn = self.turn_after_work(stream)?;
         let mut flying: VecDeque<(u32, Piece)> = VecDeque::with_capacity(READ_AHEAD);
         let mut failed = false;
         let mut parts = parts.fuse();
         loop {
             while !failed && flying.len() < READ_AHEAD {
-                let Some(piece) = parts.next() else { break };
+                let Some(piece) = parts.next() else {
+                    // All of the copy is in its place.
+                    turn = turn.filter(|_| !self.snapshot.has_driver);
+                    break;
+                };
                 let ((x, y, z), width, rows) = piece;
                 let chunk = self.take_chunk(area)?;
                 let (src, src_offset) = device.at(x, y, z);
@@ -373,7 +390,7 @@ impl<T: ClientTransport> SessionClient<T> {
         }
         if !failed {
             // A fault may have let the copies pass undone; the query answers with it.
-            return self.call(&StreamQuery { stream }).map(drop);
+            return self.ask(&StreamQuery { stream }).map(drop);
         }
         let late = self.take_late(0)?;
         Err(SessionError::Refused {
@@ -385,7 +402,7 @@ impl<T: ClientTransport> SessionClient<T> {
 
 /// Pieces small enough that both sides work at once, large enough that a piece costs little.
 fn piece_bytes(total: usize) -> usize {
-    (total / 4)
+    (total / 8)
         .next_multiple_of(4096)
         .clamp(64 << 10, CHUNK_BYTES)
 }

@@ -118,6 +118,12 @@ impl<T: ClientTransport> SessionClient<T> {
         Ok(answer)
     }
 
+    /// Makes a synchronous call that leaves no work behind.
+    fn ask<R: Answered>(&self, request: &R) -> Result<R::Answer, SessionError> {
+        self.before(request);
+        call_over(&self.transport, request, &[])
+    }
+
     /// Makes a posted call: returns when it is in the ring.
     #[inline]
     pub fn post<R: Posted>(&self, request: &R, tail: &[u8]) -> Result<(), SessionError> {
@@ -167,6 +173,11 @@ impl<T: ClientTransport> SessionClient<T> {
     /// Waits for a stream's work.
     pub fn synchronize(&self, stream: u64) -> Result<(), SessionError> {
         self.wait(&StreamSynchronize { stream })
+    }
+
+    /// Waits for a stream's work, as a copy does that is complete on return.
+    pub fn synchronize_copy(&self, stream: u64) -> Result<(), SessionError> {
+        self.wait(&CopySynchronize { stream })
     }
 
     /// Launches a kernel with its packed parameter block.
