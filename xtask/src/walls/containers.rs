@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::mica::Mica;
 use super::podman::{self, Podman, text};
 use super::root_folders::{self, RootFolder};
+use super::user::User;
 use super::{Options, Rows};
 use crate::bounded::Scratch;
 use crate::command::target;
@@ -32,7 +33,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     }
     let scratch = Scratch::new("walls")?;
     let mica = Mica::new(options, &scratch.0);
-    let podman = Podman::new(&scratch.0.join("podman"))?;
+    let podman = Podman::new(&scratch.0.join("podman"), None)?;
     let programs = programs(options.programs)?;
     let glibc = root_folders::glibc(&scratch.0, &programs)?;
     text(&mut mica.command(&["create", "walls", "-m", "1GiB", "-s", "50"]))?;
@@ -60,6 +61,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
         podman.output(&glibc, NEW, &options, &format!("id -u; probe {NEW_MIB}"))?;
         Ok("the daemon sees user 201000".into())
     });
+    rootless(rows, options, &scratch.0);
     rows.check("its name is listed, its end frees", || {
         name_and_end(&mica, &podman, &glibc, "web-1", false)
     });
@@ -223,6 +225,33 @@ fn name_and_end(
         "{name}, gone after {} ms",
         began.elapsed().as_millis()
     ))
+}
+
+/// Podman without root: another user's daemon, device and containers.
+fn rootless(rows: &mut Rows, options: Options, scratch: &Path) {
+    let name = "rootless: limits hold, its name, its end frees";
+    let user = match User::with_ids() {
+        Ok(user) => user,
+        Err(why) => return rows.skip(name, &format!("{why:#}")),
+    };
+    rows.check(name, || {
+        let folder = scratch.join("rootless");
+        let podman = Podman::new(&folder.join("podman"), Some(user))?;
+        let root = root_folders::glibc(&folder, &[])?;
+        let library = target().join(options.profile).join("libmica_shim.so");
+        root_folders::add_libraries(&library, &root.path)?;
+        let mica = Mica::of_user(options, &folder, user)?;
+        text(&mut mica.command(&["create", "walls", "-m", "64MiB", "-s", "20"]))?;
+        let devices = podman.devices().display().to_string();
+        let words = ["cdi", "generate", "--output", &devices, "--vgpu", "walls"];
+        text(mica.command(&words).args(["--new", "64MiB-20"]))?;
+        let script = format!("probe {NEW_MIB} && env -i /bin/probe {NEW_MIB}");
+        for (device, options) in [(NEW, [].as_slice()), (NAMED, &["--user", "1000:1000"])] {
+            let printed = podman.output(&root, device, options, &script)?;
+            ensure!(printed.lines().eq(["ok", "ok"]), "{device}: {printed:?}");
+        }
+        name_and_end(&mica, &podman, &root, "mine", false)
+    });
 }
 
 fn shared(mica: &Mica, podman: &Podman, root: &RootFolder) -> Result<String> {

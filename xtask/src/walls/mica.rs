@@ -4,17 +4,20 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::Options;
 use super::podman::text;
+use super::user::User;
 use crate::command::target;
 
 /// `mica` with a daemon of its own, which ends with it.
 pub(super) struct Mica {
     program: PathBuf,
     folder: PathBuf,
+    /// Who runs it, if not root.
+    user: Option<User>,
 }
 
 impl Mica {
@@ -23,12 +26,39 @@ impl Mica {
         Self {
             program: target().join(options.profile).join("mica"),
             folder: folder.join("run"),
+            user: None,
         }
+    }
+
+    /// The same build for a user, who cannot reach it where it was built, in a folder of the user's.
+    pub(super) fn of_user(options: Options, folder: &Path, user: User) -> Result<Self> {
+        let programs = folder.join("programs");
+        std::fs::create_dir_all(&programs)?;
+        for file in ["mica", "libmica_shim.so", "libmica_nvml_shim.so"] {
+            let built = target().join(options.profile).join(file);
+            std::fs::copy(&built, programs.join(file))
+                .with_context(|| format!("{} cannot be copied", built.display()))?;
+        }
+        user.own(folder)?;
+        Ok(Self {
+            program: programs.join("mica"),
+            folder: folder.join("run"),
+            user: Some(user),
+        })
     }
 
     /// `mica WORDS`.
     pub(super) fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = match self.user {
+            None => Command::new(&self.program),
+            Some(user) => {
+                let [setpriv, words @ ..] = user.start();
+                let mut command = Command::new(setpriv);
+                command.args(words).arg(&self.program);
+                command.env("HOME", self.folder.with_file_name("home"));
+                command
+            }
+        };
         command.args(words).env("MICA_RUNTIME_DIR", &self.folder);
         command
             .env_remove("MICA_HOST_SOCKET")

@@ -1,6 +1,6 @@
 //! Walls between a program and its GPU, built for real: the programs behind them must notice nothing.
 //!
-//! `cargo xtask walls --only podman` runs containers, `--only tls` the network, `--only chaos` the network with kills and cuts. Each check is a row of the table; what cannot be built here is skipped with its
+//! `cargo xtask walls --only podman` runs containers, `--only tls` the network, `--only chaos` kills and cuts. Each check is a row of the table; what cannot be built here is skipped with its
 //! reason.
 
 mod cable;
@@ -8,6 +8,7 @@ mod chaos;
 mod chaos_guest;
 mod chaos_ring;
 mod containers;
+mod link;
 mod machines;
 mod mica;
 mod podman;
@@ -15,6 +16,7 @@ mod qemu;
 mod qemu_programs;
 mod root_folders;
 mod tls;
+mod user;
 
 use std::process::Command;
 use std::time::Instant;

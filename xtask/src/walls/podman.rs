@@ -6,10 +6,13 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result, bail};
 
 use super::root_folders::{RootFolder, which};
+use super::user::User;
 
 /// Podman as the checks use it.
 pub(super) struct Podman {
     folder: PathBuf,
+    /// Who runs it, if not root.
+    user: Option<User>,
 }
 
 /// Why containers cannot be run here, if they cannot.
@@ -25,13 +28,17 @@ pub(super) fn impossible() -> Option<String> {
 
 impl Podman {
     /// With everything below a folder; `folder/cdi` holds the devices.
-    pub(super) fn new(folder: &Path) -> Result<Self> {
+    pub(super) fn new(folder: &Path, user: Option<User>) -> Result<Self> {
         std::fs::create_dir_all(folder.join("cdi"))?;
         let configuration = "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1024:4096\"]\n\
             [engine]\ncgroup_manager = \"cgroupfs\"\nruntime = \"runc\"\nevents_logger = \"file\"\n";
         std::fs::write(folder.join("containers.conf"), configuration)?;
+        if let Some(user) = &user {
+            user.own(folder)?;
+        }
         Ok(Self {
             folder: folder.into(),
+            user,
         })
     }
 
@@ -43,11 +50,21 @@ impl Podman {
     /// `podman WORDS`. It sees the folder of devices as /etc/cdi, in a mount namespace of its own.
     pub(super) fn command(&self, words: &[&str]) -> Command {
         let at = |name: &str| self.folder.join(name).display().to_string();
-        let script =
-            "mkdir -p /etc/cdi && mount --bind \"$1\" /etc/cdi && shift && exec podman \"$@\"";
+        let script = "mkdir -p /etc/cdi && mount --bind \"$1\" /etc/cdi && shift && exec \"$@\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh", &at("cdi")]);
-        command.args(["--root", &at("storage"), "--runroot", &at("runroot")]);
+        if let Some(user) = &self.user {
+            command.args(user.start()).env("HOME", &self.folder);
+            // Where the process lies that keeps the user's namespace.
+            command.env("XDG_RUNTIME_DIR", &self.folder);
+        }
+        command.args([
+            "podman",
+            "--root",
+            &at("storage"),
+            "--runroot",
+            &at("runroot"),
+        ]);
         command.args(["--storage-driver", "vfs", "--tmpdir", &at("tmp")]);
         command.args(words);
         command.env("CONTAINERS_CONF", at("containers.conf"));
@@ -77,6 +94,15 @@ impl Podman {
         script: &str,
     ) -> Result<String> {
         text(&mut self.run(root, device, options, script))
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        if self.user.is_some() {
+            // Ends the process that keeps the user's namespace.
+            let _ = self.command(&["system", "migrate"]).output();
+        }
     }
 }
 

@@ -1,6 +1,7 @@
-//! The network: every program of the suite runs with its virtual GPU behind TLS, on this machine's loopback; who is not
-//! paired is refused, a cut frees everything.
+//! The network: every program of the suite runs with its virtual GPU behind TLS, from one network namespace to another, over a link
+//! that delays and loses packets; who is not paired is refused, a cut frees everything.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::link::{DELAY, LOST_OF, Link, Place};
 use super::podman::text;
 use super::{Options, Rows};
 use crate::bounded::Scratch;
@@ -27,26 +29,56 @@ const LOST_WITHIN: Duration = Duration::from_secs(30);
 pub(super) struct Machine {
     pub(super) mica: PathBuf,
     folder: PathBuf,
+    /// The file of its network namespace and its address there; `None` on this machine's loopback.
+    network: Option<(PathBuf, &'static str)>,
 }
 
 impl Machine {
     pub(super) fn new(options: Options, folder: PathBuf) -> Self {
         let mica = target().join(options.profile).join("mica");
-        Self { mica, folder }
+        Self {
+            mica,
+            folder,
+            network: None,
+        }
+    }
+
+    /// The same machine at a place of a link.
+    fn placed(self, place: Option<&Place>) -> Self {
+        let network = place.map(|place| (place.file(), place.address));
+        Self { network, ..self }
+    }
+
+    /// The machine's address, without a port.
+    fn address(&self) -> &'static str {
+        (self.network.as_ref()).map_or("127.0.0.1", |(_, address)| address)
+    }
+
+    /// `mica` as the words that start it in the machine's network.
+    fn start(&self) -> Vec<OsString> {
+        let mut words = Vec::new();
+        if let Some((file, _)) = &self.network {
+            let mut option = OsString::from("--net=");
+            option.push(file);
+            words = vec!["nsenter".into(), option];
+        }
+        words.push(self.mica.clone().into());
+        words
     }
 
     /// `mica WORDS`, ended if it takes too long.
     pub(super) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("timeout");
-        command.arg(WITHIN).arg(&self.mica).args(words);
+        command.arg(WITHIN).args(self.start()).args(words);
         self.at_home(&mut command);
         command
     }
 
     /// `mica WORDS`, which is the process that is started.
     pub(super) fn plain(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.mica);
-        command.args(words);
+        let start = self.start();
+        let mut command = Command::new(&start[0]);
+        command.args(&start[1..]).args(words);
         self.at_home(&mut command);
         command
     }
@@ -72,7 +104,8 @@ pub(super) struct Serving<'a> {
 
 impl<'a> Serving<'a> {
     pub(super) fn start(machine: &'a Machine) -> Result<Self> {
-        let mut command = machine.plain(&["serve", "--listen", "127.0.0.1:0"]);
+        let address = format!("{}:0", machine.address());
+        let mut command = machine.plain(&["serve", "--listen", &address]);
         let mut child = command.stderr(Stdio::piped()).spawn()?;
         let said = child.stderr.take().context("no standard error")?;
         let mut lines = BufReader::new(said).lines();
@@ -109,7 +142,21 @@ impl Drop for Serving<'_> {
 /// All checks.
 pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     let scratch = Scratch::new("tls")?;
-    let machine = |name: &str| Machine::new(options, scratch.0.join(name));
+    let link = match Link::start() {
+        Ok(link) => Some(link),
+        Err(why) => {
+            let name = "two network namespaces with delay and loss";
+            rows.skip(name, &format!("loopback instead: {why:#}"));
+            None
+        }
+    };
+    let machine = |name: &str| {
+        let place = (link.as_ref()).map(|link| match name {
+            "server" => &link.server,
+            _ => &link.client,
+        });
+        Machine::new(options, scratch.0.join(name)).placed(place)
+    };
     let (server, laptop, stranger) = (machine("server"), machine("laptop"), machine("stranger"));
     let serving = Serving::start(&server)?;
     rows.check("pairing by a string that works once", || {
@@ -119,7 +166,8 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
         Ok("once".into())
     });
     rows.check("the programs of the suite over TLS", || {
-        programs(&laptop, options.programs)
+        let passed = programs(&laptop, options.programs)?;
+        Ok(format!("{passed}, {}", way(link.as_ref())))
     });
     rows.check("a machine that is not paired is refused", || {
         let output = stranger
@@ -129,7 +177,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
         Ok("125, with a hint".into())
     });
     rows.check("mica show tells the link's latency and bandwidth", || {
-        link(&serving, &laptop)
+        shown_link(&serving, &laptop)
     });
     rows.check("a killed program frees its virtual GPU", || {
         killed(&serving, &laptop)
@@ -149,6 +197,17 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
         Ok("125".into())
     });
     Ok(())
+}
+
+/// What is between the machines.
+fn way(link: Option<&Link>) -> String {
+    match link {
+        None => "over loopback".into(),
+        Some(link) => format!(
+            "{DELAY:?} each way and one packet of {LOST_OF} lost, {} so far",
+            link.lost.load(Relaxed)
+        ),
+    }
 }
 
 /// Pairs a machine with the server, which it reaches at an address; the string that did it.
@@ -246,7 +305,7 @@ fn endless(laptop: &Machine, serving: &Serving) -> Result<Child> {
 }
 
 /// What `mica show` says of the way to a program that copies for ever.
-fn link(serving: &Serving, laptop: &Machine) -> Result<String> {
+fn shown_link(serving: &Serving, laptop: &Machine) -> Result<String> {
     let mut child = endless(laptop, serving)?;
     let began = Instant::now();
     let shown = loop {

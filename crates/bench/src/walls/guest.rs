@@ -3,12 +3,14 @@
 //! measured here.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 use mica_command::child::own_path;
 use mica_command::refusal::explain;
-use mica_control::api::{Mode, VgpuSpec};
+use mica_control::api::{Mode, Percent, VgpuSpec};
 use mica_guest::{Agent, HostAddress, SharedMemory};
+use tempfile::TempDir;
 
 use super::{
     BATCHES, FROM_DEVICE, LAUNCH, Pair, ROUNDS, STARTUP, SYNC, TO_DEVICE, in_turns, program,
@@ -26,7 +28,7 @@ const MOST_LAUNCH: f64 = 1.2;
 /// Least that copies may have of the host's speed.
 const LEAST_COPY: f64 = 0.9;
 
-/// The host's side of a guest: `mica vm serve`, whose shared memory is given back when dropped.
+/// The host's side of a guest: `mica vm serve`. Its shared memory and its virtual GPU are given back when it is dropped.
 struct Host<'a> {
     daemon: &'a PrivateDaemon,
     vgpu: String,
@@ -35,13 +37,14 @@ struct Host<'a> {
 
 impl<'a> Host<'a> {
     /// Serves streams that arrive at a path.
-    fn start(daemon: &'a PrivateDaemon, stream: &Path) -> Result<Self> {
+    fn start(daemon: &'a PrivateDaemon, share: Option<Percent>, stream: &Path) -> Result<Self> {
         // The names of shared memory are the machine's: another benchmark may run on it.
         let vgpu = format!("bench-guest-{}", std::process::id());
         let spec = VgpuSpec {
             name: Some(vgpu.clone()),
             memory_limit_bytes: Some(256 << 20),
             mode: Some(Mode::Isolated),
+            share_percent: share,
             ..VgpuSpec::default()
         };
         daemon.client.create(&spec).map_err(explain)?;
@@ -69,22 +72,54 @@ impl Drop for Host<'_> {
     fn drop(&mut self) {
         self.server = None;
         let detach = mica(self.daemon, &["vm", "detach", &self.vgpu]);
-        if let Err(error) = detach.and_then(printed) {
+        let removed = detach.and_then(printed).and_then(|_| {
+            let removed = self.daemon.client.remove(&self.vgpu, true);
+            removed.map(drop).map_err(explain)
+        });
+        if let Err(error) = removed {
             errln!("mica: {error:#}");
         }
     }
 }
 
-pub(super) fn rows(daemon: &PrivateDaemon, report: &mut Report) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let stream = folder.path().join("stream");
-    let host = Host::start(daemon, &stream)?;
-    let memory = SharedMemory::Files(vec![host.memory()]);
-    let _agent = Agent::start(HostAddress::Unix(stream), folder.path(), memory)?;
-    let behind = || {
-        let mut command = isolated_run(daemon, &["--memory", "16MiB"])?;
-        let socket = format!("MICA_HOST_SOCKET={}/host.sock", folder.path().display());
+/// A guest with one shared-memory device; what ends first is named first.
+pub(super) struct Guest<'a> {
+    _agent: Agent,
+    host: Host<'a>,
+    folder: TempDir,
+}
+
+impl<'a> Guest<'a> {
+    /// Starts its agent and its host's side.
+    pub(super) fn start(daemon: &'a PrivateDaemon, share: Option<Percent>) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let stream = folder.path().join("stream");
+        let host = Host::start(daemon, share, &stream)?;
+        let memory = SharedMemory::Files(vec![host.memory()]);
+        let address = HostAddress::Unix(stream);
+        Ok(Self {
+            _agent: Agent::start(address, folder.path(), memory)?,
+            host,
+            folder,
+        })
+    }
+
+    /// A command that runs a program in the guest.
+    pub(super) fn command(&self) -> Result<Command> {
+        let mut command = isolated_run(self.host.daemon, &["--memory", "16MiB"])?;
+        let socket = format!(
+            "MICA_HOST_SOCKET={}/host.sock",
+            self.folder.path().display()
+        );
         command.args(["env", "-u", "MICA_TOKEN", &socket]);
+        Ok(command)
+    }
+}
+
+pub(super) fn rows(daemon: &PrivateDaemon, report: &mut Report) -> Result<()> {
+    let guest = Guest::start(daemon, None)?;
+    let behind = || {
+        let mut command = guest.command()?;
         command
             .arg(own_path()?)
             .args(["shim-load", "--without-pinned"]);

@@ -1,6 +1,6 @@
 //! Three tenants at once, each behind another wall: the shares hold whatever is between a program and its GPU.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -9,6 +9,7 @@ use mica_command::refusal::explain;
 use mica_control::api::Percent;
 use mica_load::{Load, LoadReport, Pattern};
 
+use super::guest::Guest;
 use super::network::Network;
 use super::{container_socket, in_namespaces};
 use crate::demo::private_daemon::PrivateDaemon;
@@ -17,7 +18,7 @@ use crate::programs::{isolated_run, last_line, numbers};
 use crate::report::{Line, Report};
 
 /// The walls, and what the tenant behind each asks for, in percent.
-const TENANTS: [(&str, u32); 3] = [("host", 50), ("container", 30), ("TLS", 20)];
+const TENANTS: [(&str, u32); 3] = [("container", 50), ("guest", 30), ("TLS", 20)];
 /// Length of a kernel alone, and of the window in which kernels are counted.
 const KERNEL_US: f64 = 1000.0;
 const WINDOW_SECONDS: f64 = 8.0;
@@ -33,12 +34,26 @@ pub(super) fn rows(daemon: &PrivateDaemon, network: &Network, report: &mut Repor
     command.arg(own_path()?).args(words(&calibrate)?);
     let alone: LoadReport = numbers(command)?;
     let iterations = (alone.iterations_per_us * KERNEL_US).clamp(1.0, 1e9) as u32;
+    let part = |share: u32| Percent::from_f64(f64::from(share)).context("no share");
+    let [_, (_, guest_share), _] = TENANTS;
+    let guest = Guest::start(daemon, Some(part(guest_share)?))?;
     let mut saturate = load(Pattern::Saturate, iterations, DEPTH, WINDOW_SECONDS);
     saturate.start_unix_ms = start_time(TENANTS.len(), Duration::from_millis(4000))?;
     let program = words(&saturate)?;
     let mut started = Vec::new();
     for (wall, share) in TENANTS {
-        let mut command = command_behind(daemon, network, wall, share)?;
+        let mut command = match wall {
+            "container" => {
+                let socket = container_socket("tenant", Some(part(share)?));
+                let socket = daemon.client.container_socket(&socket).map_err(explain)?;
+                in_namespaces(daemon, &socket.folder)?
+            }
+            "guest" => guest.command()?,
+            _ => network.run(
+                "server",
+                &["--memory", "128MiB", "--share", &share.to_string()],
+            )?,
+        };
         command.arg(own_path()?).args(&program);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         started.push(command.spawn().context("a tenant cannot be started")?);
@@ -69,26 +84,6 @@ pub(super) fn rows(daemon: &PrivateDaemon, network: &Network, report: &mut Repor
 
 fn words(load: &Load) -> Result<[String; 2]> {
     Ok(["load".into(), serde_json::to_string(load)?])
-}
-
-/// The command that runs a program behind a wall, with a share.
-fn command_behind(
-    daemon: &PrivateDaemon,
-    network: &Network,
-    wall: &str,
-    share: u32,
-) -> Result<Command> {
-    let percent = share.to_string();
-    match wall {
-        "host" => isolated_run(daemon, &["--memory", "128MiB", "--share", &percent]),
-        "container" => {
-            let share = Percent::from_f64(f64::from(share)).context("no share")?;
-            let socket = container_socket("tenant", Some(share));
-            let socket = daemon.client.container_socket(&socket).map_err(explain)?;
-            in_namespaces(daemon, &socket.folder)
-        }
-        _ => network.run("server", &["--memory", "128MiB", "--share", &percent]),
-    }
 }
 
 fn kernels_of(child: Child) -> Result<f64> {

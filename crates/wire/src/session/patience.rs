@@ -7,6 +7,10 @@
 //! processor to others now and then, since the thread that is waited for may need it. Where that
 //! takes long, strangers want it, and a thread that sleeps gets it back sooner than one that looks:
 //! then nobody looks for a while.
+//!
+//! Two threads that look for each other on one processor answer by taking each other's offers, at four times the cost, and
+//! the system moves neither for tens of milliseconds: to it both run. It does place a thread that wakes. So where
+//! waits end within offers several times in a row, one wait is slept through: the wake-up leads to an idle processor, if there is one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
@@ -39,6 +43,13 @@ const LONG_OFFER_NS: u128 = 150_000;
 const FIRST_REST: u32 = 8;
 const MOST_REST: u32 = 1024;
 
+/// An offer that takes longer was taken by another thread; nobody's returns in a part of a microsecond.
+const TAKEN_OFFER_NS: u128 = 1_500;
+/// Waits in a row that end within such an offer before one is slept through: this many at first, then twice as many, as the
+/// sleep has not led elsewhere, up to the most.
+const FIRST_SHARED: u32 = 4;
+const MOST_SHARED: u32 = 256;
+
 /// The memory of one place where threads wait.
 #[derive(Debug)]
 pub(crate) struct Patience {
@@ -48,6 +59,9 @@ pub(crate) struct Patience {
     /// Waits that will be slept through, and how many it will be the next time.
     resting: AtomicU32,
     next_rest: AtomicU32,
+    /// Waits in a row that ended while the thread that was waited for had this one's processor, and how many lead to a sleep.
+    shared: AtomicU32,
+    shared_limit: AtomicU32,
 }
 
 impl Default for Patience {
@@ -57,6 +71,8 @@ impl Default for Patience {
             budget_ns: AtomicU32::new(SHORT_NS),
             resting: AtomicU32::new(0),
             next_rest: AtomicU32::new(FIRST_REST),
+            shared: AtomicU32::new(0),
+            shared_limit: AtomicU32::new(FIRST_SHARED),
         }
     }
 }
@@ -105,6 +121,7 @@ impl Patience {
         for glance in 1_u32.. {
             for _ in 0..LOOKS {
                 if ready() {
+                    self.note_alone();
                     return Ok(());
                 }
                 std::hint::spin_loop();
@@ -117,7 +134,12 @@ impl Patience {
                 next_offer_ns = passed_ns + between_ns;
                 let offered = Instant::now();
                 std::thread::yield_now();
-                self.note_offer(offered.elapsed().as_nanos());
+                let took_ns = offered.elapsed().as_nanos();
+                self.note_offer(took_ns);
+                if (TAKEN_OFFER_NS..LONG_OFFER_NS).contains(&took_ns) && ready() {
+                    self.note_shared();
+                    return Ok(());
+                }
             }
         }
         Err(began)
@@ -130,6 +152,31 @@ impl Patience {
             self.next_rest.store((rest * 2).min(MOST_REST), Relaxed);
         } else if rest > FIRST_REST {
             self.next_rest.store(rest - 1, Relaxed);
+        }
+    }
+
+    /// A wait ended while another thread had this one's processor.
+    fn note_shared(&self) {
+        let limit = self.shared_limit.load(Relaxed);
+        let shared = self.shared.load(Relaxed) + 1;
+        if shared < limit {
+            return self.shared.store(shared, Relaxed);
+        }
+        self.shared.store(0, Relaxed);
+        self.shared_limit
+            .store((limit * 2).min(MOST_SHARED), Relaxed);
+        self.resting.fetch_max(1, Relaxed);
+    }
+
+    /// A wait ended while this thread looked: what it waited for came from another processor.
+    #[inline]
+    fn note_alone(&self) {
+        if self.shared.load(Relaxed) > 0 {
+            self.shared.store(0, Relaxed);
+        }
+        let limit = self.shared_limit.load(Relaxed);
+        if limit > FIRST_SHARED {
+            self.shared_limit.store(limit - 1, Relaxed);
         }
     }
 
@@ -190,6 +237,38 @@ mod tests {
             patience.note_offer(0);
         }
         assert_eq!(patience.next_rest.load(Relaxed), FIRST_REST);
+    }
+
+    #[test]
+    fn who_shares_a_processor_sleeps_through_one_wait() {
+        let patience = Patience::default();
+        for round in 0..3 {
+            let limit = FIRST_SHARED << round;
+            for _ in 1..limit {
+                patience.note_shared();
+                assert_eq!(patience.resting.load(Relaxed), 0);
+            }
+            patience.note_shared();
+            assert_eq!(patience.resting.load(Relaxed), 1);
+            assert!(patience.look(|| false).is_err());
+            assert_eq!(patience.resting.load(Relaxed), 0);
+        }
+        for _ in 0..MOST_SHARED {
+            patience.note_alone();
+        }
+        assert_eq!(patience.shared_limit.load(Relaxed), FIRST_SHARED);
+    }
+
+    #[test]
+    fn waits_that_end_within_offers_count_only_in_a_row() {
+        let patience = Patience::default();
+        for _ in 0..100 {
+            for _ in 1..FIRST_SHARED {
+                patience.note_shared();
+            }
+            patience.note_alone();
+        }
+        assert_eq!(patience.resting.load(Relaxed), 0);
     }
 
     #[test]
