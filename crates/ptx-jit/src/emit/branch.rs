@@ -51,7 +51,7 @@ impl Emit<'_, '_> {
                 negated,
                 then,
                 els,
-            } => self.branch(id, pred, negated, then, els),
+            } => self.branch(id, pred, negated, then, els)?,
             Term::Table { index, targets } => self.table(id, index, &targets)?,
             Term::Exit => {
                 self.set_cont(scratch::EXITED);
@@ -80,7 +80,15 @@ impl Emit<'_, '_> {
         negated: bool,
         then: BlockId,
         els: BlockId,
-    ) {
+    ) -> Result<(), CompileError> {
+        let sides = self.plan.sides_of.get(&id).filter(|_| self.lanes > 1);
+        if let Some(sides) = sides
+            && self.is_selection(sides)
+        {
+            let lanes = self.read(pred);
+            let lanes = self.vectorize(&lanes, Class::Pred);
+            return self.run_sides(sides, &lanes, negated);
+        }
         let (yes, no) = if negated { (els, then) } else { (then, els) };
         let (yes, no) = (self.blocks[&yes], self.blocks[&no]);
         let value = match self.branch_by_bounds(pred, yes, no) {
@@ -100,6 +108,12 @@ impl Emit<'_, '_> {
                 let not_all = self.b.create_block();
                 self.b.ins().brif(is_all, yes, &[], not_all, &[]);
                 self.b.switch_to_block(not_all);
+                if let Some(sides) = sides {
+                    let mixed = self.b.create_block();
+                    self.b.ins().brif(mask, mixed, &[], no, &[]);
+                    self.b.switch_to_block(mixed);
+                    return self.run_sides(sides, &vs, negated);
+                }
                 let mixed = self.cold();
                 self.b.ins().brif(mask, mixed, &[], no, &[]);
                 self.b.switch_to_block(mixed);
@@ -113,6 +127,7 @@ impl Emit<'_, '_> {
                 self.diverge(self.plan.diverge_of[&id], &saved, m);
             }
         }
+        Ok(())
     }
 
     /// One bit per lane of a predicate.

@@ -67,10 +67,12 @@ impl<'e, 'm> Emit<'e, 'm> {
             poll_sig: None,
             merged: merge::Merged::default(),
             wide: wide::Wide::default(),
+            masked: None,
             made: value::Made::default(),
             lazy: HashMap::new(),
             patches: 0,
             buffer: None,
+            rows: None,
             disagreed: false,
         };
         e.b.def_var(thread, params[1]);
@@ -81,8 +83,11 @@ impl<'e, 'm> Emit<'e, 'm> {
             e.blocks.insert(block, cl);
         }
         e.prologue(params[3])?;
+        let selected = e.selected_sides();
         for &block in &plan.graph.rpo {
-            e.block(block)?;
+            if !selected.contains(&block) {
+                e.block(block)?;
+            }
             crate::limit::code(e.b.func.dfg.num_insts())?;
         }
         e.returns()?;
@@ -202,6 +207,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             self.guard(id);
         }
         self.save_all(&self.plan.presave(self.lanes, id));
+        self.begin_turn(id);
         self.plan_checks(id);
         self.begin_wide(id);
         for (at, step) in block.steps.iter().enumerate() {
@@ -308,6 +314,18 @@ impl<'e, 'm> Emit<'e, 'm> {
                 .store(flags(), one, self.scratch, scratch::PENDING);
             self.b.ins().jump(self.leave, &[]);
             self.b.switch_to_block(on);
+        }
+    }
+
+    /// Gives a group all its rounds of the loop that begins behind this block: one that is short takes no turns.
+    fn begin_turn(&mut self, id: BlockId) {
+        let begins = (self.plan.graph.succs[id as usize].iter())
+            .any(|next| self.plan.grid_stride.contains(next));
+        if self.lanes > 1 && begins && self.plan.is_preheader(id) {
+            let zero = self.imm(types::I32, 0);
+            self.b
+                .ins()
+                .store(flags(), zero, self.scratch, run::SPIN_COUNT);
         }
     }
 

@@ -27,6 +27,7 @@ mod inside;
 mod int;
 mod lazy;
 mod load;
+mod masked;
 mod memory;
 mod merge;
 pub(crate) mod monitor;
@@ -152,6 +153,8 @@ pub(crate) struct Emit<'e, 'm> {
     poll_sig: Option<ir::SigRef>,
     merged: merge::Merged,
     wide: wide::Wide,
+    /// While lanes are switched off.
+    masked: Option<masked::Masked>,
     /// Predicates of the current block of which only bounds are computed.
     lazy: HashMap<Reg, lazy::Lazy>,
     /// Vectors made in the current Cranelift block: constants and broadcasts.
@@ -159,6 +162,8 @@ pub(crate) struct Emit<'e, 'm> {
     /// How many instructions are marked to be replaced.
     pub(crate) patches: u32,
     buffer: Option<ir::StackSlot>,
+    /// Where registers are while lanes run one by one.
+    rows: Option<ir::StackSlot>,
     /// A register got a value that is not of its uniformity. A launch's proof speaks of what each thread computes,
     /// so code that takes lanes for affine where they are not may not run.
     disagreed: bool,

@@ -41,6 +41,7 @@ impl Emit<'_, '_> {
         let srcs = self.slow_operands();
         let any = match special {
             V::X(masks) => {
+                let masks = self.only_where_on(masks);
                 let (first, rest) = (masks[0], &masks[1..]);
                 let all = rest.iter().fold(first, |a, b| self.b.ins().bor(a, *b));
                 self.b.ins().vany_true(all)

@@ -11,10 +11,12 @@
 
 mod cut;
 mod pressure;
+mod sides;
 mod slots;
 mod spread;
 mod stack;
 
+pub(crate) use sides::{Sides, is_pure};
 pub(crate) use spread::Spread;
 pub(crate) use stack::{LINK, Stack};
 
@@ -53,8 +55,21 @@ pub(crate) struct SyncSite {
     pub(crate) defs: Vec<(RegId, Class, Option<u32>)>,
     /// The entry to go on at.
     pub(crate) next: u32,
+    /// Who waits there.
+    pub(crate) kind: SyncKind,
     /// Where the elements of a matrix product are, worked out once.
     pub(crate) product: Option<Arc<MmaPlan>>,
+}
+
+/// Who waits for each other at a sync point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SyncKind {
+    /// Threads of the block.
+    Barrier,
+    /// Threads of the block, who get a result.
+    Reduction,
+    /// Threads of a warp.
+    Collective,
 }
 
 /// Where a group can leave vector code.
@@ -114,6 +129,8 @@ pub(crate) struct Plan {
     pub(crate) diverges: Vec<DivergeSite>,
     /// Sites of divergent branches, at the end of a block.
     pub(crate) diverge_of: HashMap<BlockId, u32>,
+    /// Branches at the end of a block where vector code switches lanes off instead.
+    pub(crate) sides_of: HashMap<BlockId, Sides>,
     /// Sites at the start of a block.
     pub(crate) bail_of: HashMap<BlockId, u32>,
     /// Tests at the start of a block in vector code.
@@ -182,6 +199,7 @@ impl Plan {
             sync_of: HashMap::new(),
             diverges: Vec::new(),
             diverge_of: HashMap::new(),
+            sides_of: HashMap::new(),
             bail_of: HashMap::new(),
             guards,
             parks: HashMap::new(),
@@ -235,11 +253,15 @@ impl Plan {
                 Term::Br {
                     pred, then, els, ..
                 } if self.uniformity(pred) == Uniformity::Varying => {
-                    let then = self.entry(then);
-                    let els = self.entry(els);
-                    let join = self.graph.ipdom[b as usize].map(|j| self.entry(j));
-                    self.diverge_of.insert(b, self.diverges.len() as u32);
-                    self.diverges.push(DivergeSite { then, els, join });
+                    if let Some(sides) = self.sides(module, b) {
+                        self.sides_of.insert(b, sides);
+                    } else {
+                        let then = self.entry(then);
+                        let els = self.entry(els);
+                        let join = self.graph.ipdom[b as usize].map(|j| self.entry(j));
+                        self.diverge_of.insert(b, self.diverges.len() as u32);
+                        self.diverges.push(DivergeSite { then, els, join });
+                    }
                 }
                 Term::Table { index, .. } => {
                     let instance = self.unit.blocks[b as usize].instance;

@@ -6,7 +6,7 @@ use mica_ptx_ops::matrix::MmaPlan;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Plan, Saved, Slot, SlowSite, SyncSite, Tracking};
+use super::{Plan, Saved, Slot, SlowSite, SyncKind, SyncSite, Tracking};
 use crate::bits::BitSet;
 use crate::liveness::visit_inst;
 use crate::unit::{BlockId, Class, Place, Reg, Step, Term, WARP, is_lockstep};
@@ -77,6 +77,11 @@ impl Plan {
                     uses,
                     defs,
                     next: next_entry,
+                    kind: match self.unit.inst(module, place).op {
+                        Op::Bar { .. } | Op::BarCluster { .. } => SyncKind::Barrier,
+                        Op::BarRed { .. } => SyncKind::Reduction,
+                        _ => SyncKind::Collective,
+                    },
                     product: product.map(Arc::new),
                 });
             }
@@ -237,6 +242,11 @@ impl Plan {
             .into_iter()
             .filter(|r| dirty.has(*r))
             .collect()
+    }
+
+    /// Whether a block was put before a loop.
+    pub(crate) fn is_preheader(&self, b: BlockId) -> bool {
+        self.preheaders.contains(&b)
     }
 
     /// What a block before a loop saves.

@@ -6,6 +6,7 @@ use mica_ptx::ast::{BarRedOp, Op, Operand};
 use super::coherence::slot;
 use super::dispatch::{Dispatch, header};
 use super::env;
+use crate::plan::{SyncKind, SyncSite};
 use crate::scratch::{self, EXITED, WAITING};
 use crate::unit::Class;
 
@@ -59,6 +60,11 @@ impl Dispatch<'_> {
         unsafe { *self.barrier_word(id) }
     }
 
+    /// A sync point by the number in a continuation.
+    pub(crate) fn site(&self, c: u32) -> &SyncSite {
+        &self.k.plan.syncs[(c & !WAITING) as usize]
+    }
+
     /// The barrier a waiting thread is at: its number, how many it expects, whether it only arrives.
     pub(crate) fn barrier_of(&self, t: u32) -> Option<(u32, Option<u32>, bool)> {
         let c = self.state(t);
@@ -93,6 +99,7 @@ impl Dispatch<'_> {
     pub(crate) fn barriers(&self) -> Result<bool, Fault> {
         let mut places = Places::default();
         let mut known = None;
+        let mut reduces = false;
         for (t, c) in self.states() {
             if c == EXITED {
                 continue;
@@ -103,6 +110,7 @@ impl Dispatch<'_> {
                 Some((same, at)) if same == c => at,
                 _ => {
                     let at = self.barrier_of(t);
+                    reduces |= at.is_some() && self.site(c).kind == SyncKind::Reduction;
                     known = self.is_fixed(c).then_some((c, at));
                     at
                 }
@@ -146,7 +154,9 @@ impl Dispatch<'_> {
             if !complete {
                 continue;
             }
-            self.reduce(id);
+            if reduces {
+                self.reduce(id);
+            }
             self.tell_barrier(id, &|t| places.at[t as usize] == WAITS | id as u8);
             // SAFETY: inside the header.
             unsafe { *self.barrier_word(id) = 0 };

@@ -9,7 +9,7 @@ use super::dispatch::Dispatch;
 use super::env::{self, Env, MAX_USES};
 use super::members::execute;
 use super::whole_warp;
-use crate::plan::SyncSite;
+use crate::plan::{SyncKind, SyncSite};
 use crate::unit::Class;
 
 /// Where the lanes of a warp are.
@@ -28,10 +28,15 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, Fault> {
     if let Some(done) = whole_warp::resolve(d, w) {
         return done.map(|()| true);
     }
+    let arrived = d.arrived(w);
+    // Barriers are none of its business, and by far the most that warps wait at.
+    if !(arrived.site.iter().flatten()).any(|id| d.site(*id).kind == SyncKind::Collective) {
+        return Ok(false);
+    }
     let mut warp = Warp {
         d,
         w,
-        arrived: d.arrived(w),
+        arrived,
         done: 0,
     };
     warp.resolve(false)?;

@@ -13,6 +13,7 @@ use super::collective::{self, Arrived};
 use super::helpers::{poll, table};
 use super::{NO_STOP, env};
 use crate::kernel::Kernel;
+use crate::plan::SyncSite;
 use crate::scratch::{self, COHERENT, EXITED, WAITING, status};
 
 /// Passes in which only warp collectives were done, after which barriers are looked at all the same.
@@ -187,8 +188,8 @@ impl Dispatch<'_> {
                 Ok(p) => p == Pass::Ran,
                 Err(st) => return st,
             };
-            if ran && self.any_streams() {
-                // They wait for nobody, so whoever waits for them need not be looked at yet.
+            if ran && (self.any_streams() || self.one_barrier().is_some()) {
+                // Groups in streams wait for nobody, so whoever waits for them need not be looked at yet.
                 idle = 0;
                 continue;
             }
@@ -396,15 +397,14 @@ impl Dispatch<'_> {
         end
     }
 
-    /// The common case of `bar.sync` by everybody, without touching any continuation.
-    fn barrier_for_all(&self) -> Option<u64> {
+    /// The `bar.sync` that everybody waits at, and its number.
+    fn one_barrier(&self) -> Option<(&SyncSite, u32)> {
         let conts = conts(self.scratch);
-        let first = conts[0];
-        let plain = first & !COHERENT;
+        let plain = conts[0] & !COHERENT;
         if plain & WAITING == 0 {
             return None;
         }
-        let site = &self.k.plan.syncs[(plain & !WAITING) as usize];
+        let site = self.site(plain);
         let op = &self.k.plan.unit.inst(&self.k.module, site.place).op;
         let Op::Bar {
             arrive: false,
@@ -415,16 +415,43 @@ impl Dispatch<'_> {
         else {
             return None;
         };
-        if self.arrivals(*id as u32 & 15) != 0 {
+        let id = *id as u32 & 15;
+        if self.arrivals(id) != 0 {
             return None;
         }
-        let id = *id as u32 & 15;
-        if first & COHERENT != 0 {
-            let end = self.same_groups(0, first);
-            if (end..self.threads).any(|t| conts[t as usize] != plain) {
+        let mut t = 0;
+        while t < self.threads {
+            let c = conts[t as usize];
+            if c & !COHERENT != plain {
                 return None;
             }
-            self.tell_barrier_for_all(id);
+            t += if c & COHERENT != 0 { self.lanes } else { 1 };
+        }
+        Some((site, id))
+    }
+
+    /// The common case of `bar.sync` by everybody: nobody has to be counted.
+    fn barrier_for_all(&self) -> Option<u64> {
+        let (site, id) = self.one_barrier()?;
+        self.tell_barrier_for_all(id);
+        if self.lanes == 1 {
+            for t in 0..self.threads {
+                let t = self.ordered(t);
+                let st = self.run(1, t, t, site.next);
+                if st != 0 {
+                    return Some(st);
+                }
+            }
+            return Some(0);
+        }
+        let conts = conts(self.scratch);
+        let first = conts[0];
+        let end = match first & COHERENT {
+            0 => 0,
+            _ => self.same_groups(0, first),
+        };
+        // Without touching any continuation, but for the threads of a block that fill no group.
+        if end + self.lanes > self.threads {
             let mut st = self.run(self.lanes, 0, end, site.next);
             for t in end..self.threads {
                 if st == 0 {
@@ -433,16 +460,11 @@ impl Dispatch<'_> {
             }
             return Some(st);
         }
-        if self.lanes > 1 || (0..self.threads).any(|t| conts[t as usize] != plain) {
-            return None;
-        }
-        self.tell_barrier_for_all(id);
-        for t in 0..self.threads {
-            let t = self.ordered(t);
-            let st = self.run(1, t, t, site.next);
-            if st != 0 {
-                return Some(st);
-            }
+        let mut t = 0;
+        while t < self.threads {
+            let c = &mut conts[t as usize];
+            *c = site.next | *c & COHERENT;
+            t += if *c & COHERENT != 0 { self.lanes } else { 1 };
         }
         Some(0)
     }

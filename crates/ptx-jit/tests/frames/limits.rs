@@ -137,14 +137,16 @@ fn registers_that_are_allocated_in_one_pass_hold_what_they_should() {
     assert_eq!(run(compiled(&text, 16)), want);
 }
 
-/// Every guard is a branch at which threads may part, with all registers live: entries times registers.
+/// Every way around is one on which threads may part, with all registers live: entries times registers.
 #[test]
 fn entries_that_load_too_much_are_not_emitted() {
     let n = 2_000;
-    let mut body = format!(".reg .pred %p<2>; .reg .b32 %x<{n}>; mov.u32 %r2, %r1;\n");
+    let mut body = format!(".reg .pred %p<3>; .reg .b32 %x<{n}>; mov.u32 %r2, %r1;\n");
     for i in 0..n {
-        let line = "setp.lt.u32 %p1, %r2, ";
-        writeln!(body, "{line}{i}; @%p1 add.u32 %x{i}, %r2, 7;").expect("writes");
+        // Two branches: vector code switches lanes off for what has one.
+        writeln!(body, "setp.lt.u32 %p1, %r2, {i}; @%p1 bra over{i};").expect("writes");
+        writeln!(body, "add.u32 %x{i}, %r2, 7; setp.lt.u32 %p2, %x{i}, 9;").expect("writes");
+        writeln!(body, "@%p2 bra over{i}; add.u32 %x{i}, %x{i}, 1; over{i}:").expect("writes");
     }
     for i in 0..n {
         writeln!(body, "add.u32 %r2, %r2, %x{i};").expect("writes");

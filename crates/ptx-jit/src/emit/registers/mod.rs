@@ -83,6 +83,7 @@ impl Emit<'_, '_> {
         self.lazy.remove(&r);
         self.wide.forget(r);
         let class = self.plan.unit.regs[r as usize];
+        let v = self.kept_where_off(r, v);
         match self.home(r) {
             Home::Scalar(var, ty) => {
                 let v = match v {

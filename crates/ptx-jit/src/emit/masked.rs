@@ -1,0 +1,331 @@
+//! Short blocks for only some lanes of a group ([`crate::plan::Sides`]).
+//!
+//! What computes is done for all lanes, and lanes that are off keep what they have. What accesses memory is done for
+//! one lane after the other, by the same code as in scalar versions: with its checks, for its thread, in the order of
+//! the threads.
+
+use cranelift_codegen::ir::{
+    BlockArg, InstBuilder, SourceLoc, StackSlotData, StackSlotKind, Value, condcodes::IntCC, types,
+};
+use mica_ptx::ast::Op;
+use std::collections::HashSet;
+
+use super::memory::Window;
+use super::{Emit, Home, V, flags, merge};
+use crate::CompileError;
+use crate::bits::BitSet;
+use crate::plan::{Sides, is_pure};
+use crate::unit::{BlockId, Class, Place, Reg, Step};
+
+/// Which lanes are on.
+pub(crate) struct Masked {
+    /// All ones for each lane that is.
+    vectors: Vec<Value>,
+    /// A bit for each lane that is.
+    bits: Value,
+    /// Registers that lanes which are off need later.
+    kept: BitSet,
+}
+
+/// A register of an instruction that is done lane by lane.
+struct Operand {
+    reg: Reg,
+    class: Class,
+    /// Where its row begins.
+    row: i32,
+    value: V,
+}
+
+impl Emit<'_, '_> {
+    /// Whether the sides are computed without a branch.
+    pub(crate) fn is_selection(&self, sides: &Sides) -> bool {
+        // A branch tells coverage whether any lane was there.
+        sides.is_selection && !self.src.coverage
+    }
+
+    /// Blocks that are only computed where their branch is.
+    pub(crate) fn selected_sides(&self) -> HashSet<BlockId> {
+        let sides = self.plan.sides_of.values();
+        let selected = sides.filter(|s| self.lanes > 1 && self.is_selection(s));
+        selected.flat_map(Sides::blocks).collect()
+    }
+
+    /// Runs both sides of a branch for the lanes that each one has. Ends the current block.
+    pub(crate) fn run_sides(
+        &mut self,
+        sides: &Sides,
+        pred: &[Value],
+        negated: bool,
+    ) -> Result<(), CompileError> {
+        self.lazy.clear();
+        for (side, flipped) in [(sides.then, negated), (sides.els, !negated)] {
+            let Some(side) = side else { continue };
+            let vectors: Vec<Value> = match flipped {
+                true => pred.iter().map(|v| self.b.ins().bnot(*v)).collect(),
+                false => pred.to_vec(),
+            };
+            let mut kept = self.plan.live_in[sides.join as usize].clone();
+            if let (Some(first), Some(second)) = (sides.then, sides.els)
+                && first == side
+            {
+                kept.union(&self.plan.live_in[second as usize]);
+            }
+            let bits = self.movemask(&vectors);
+            self.masked = Some(Masked {
+                vectors,
+                bits,
+                kept,
+            });
+            let done = self.side(side);
+            self.masked = None;
+            done?;
+        }
+        let join = self.blocks[&sides.join];
+        self.b.ins().jump(join, &[]);
+        Ok(())
+    }
+
+    fn side(&mut self, id: BlockId) -> Result<(), CompileError> {
+        let block = &self.plan.unit.blocks[id as usize];
+        let (instance, site) = (self.instance, self.site);
+        self.instance = block.instance;
+        self.merged = merge::Merged::default();
+        self.note_entered(id);
+        self.plan_checks(id);
+        for (at, step) in block.steps.iter().enumerate() {
+            crate::interrupt::tick();
+            let Step::Inst(inst) = *step else { continue };
+            let place = Place {
+                instance: block.instance,
+                inst,
+            };
+            self.site = self.plan.slow_of[&place];
+            self.b.set_srcloc(SourceLoc::new(self.site + 1));
+            self.merged.at = at;
+            let op = &self.plan.unit.inst(self.src.module, place).op;
+            match is_pure(op) {
+                true => self.inst(place)?,
+                false => self.lane_by_lane(place, op)?,
+            }
+        }
+        (self.instance, self.site) = (instance, site);
+        Ok(())
+    }
+
+    /// What a register gets where lanes are off: what it had, if anybody needs that.
+    pub(crate) fn kept_where_off(&mut self, r: Reg, v: V) -> V {
+        let Some(masked) = self.masked.as_ref().filter(|m| m.kept.has(r)) else {
+            return v;
+        };
+        let vectors = V::X(masked.vectors.clone());
+        if !matches!(self.home(r), Home::Vector(_)) {
+            return v;
+        }
+        let old = self.read_raw(r);
+        let class = self.plan.unit.regs[r as usize];
+        self.select(&vectors, &v, &old, class)
+    }
+
+    /// The lanes of a mask that are on.
+    pub(crate) fn only_where_on(&mut self, masks: &[Value]) -> Vec<Value> {
+        let vectors = match &self.masked {
+            Some(masked) if masked.vectors.len() == masks.len() => masked.vectors.clone(),
+            _ => return masks.to_vec(),
+        };
+        let both = masks.iter().zip(vectors);
+        both.map(|(a, b)| self.b.ins().band(*a, b)).collect()
+    }
+
+    /// Does an instruction for each lane that is on, as scalar code does it.
+    fn lane_by_lane(&mut self, place: Place, op: &Op) -> Result<(), CompileError> {
+        let Some(masked) = self.masked.take() else {
+            return self.inst(place);
+        };
+        let site = &self.plan.slow[self.site as usize];
+        let mut bytes = 0;
+        let mut row = |e: &Self, class: Class| {
+            let at = bytes;
+            bytes += (e.lanes as u32 * class.slot_bytes()) as i32;
+            at
+        };
+        let operands =
+            |e: &mut Self, list: &[(mica_ptx::ast::RegId, Class)]| -> Vec<(Reg, Class)> {
+                list.iter().map(|(r, class)| (e.reg(*r), *class)).collect()
+            };
+        let (uses, defs) = (operands(self, &site.uses), operands(self, &site.defs));
+        let mut read = Vec::new();
+        for (reg, class) in uses {
+            let value = self.read_raw(reg);
+            let row = match value {
+                V::X(_) => row(self, class),
+                _ => 0,
+            };
+            read.push(Operand {
+                reg,
+                class,
+                row,
+                value,
+            });
+        }
+        let written: Vec<(Reg, Class, i32)> = (defs.iter())
+            .map(|(reg, class)| (*reg, *class, row(self, *class)))
+            .collect();
+        // One lane loads for all where all load the same. Local memory is each lane's own.
+        let is_shared = match op {
+            Op::Ld { space, addr, .. } => self.accessed(*space, addr) != Window::Local,
+            _ => false,
+        };
+        let once = is_shared && read.iter().all(|o| matches!(o.value, V::U(_)));
+        let rows = self.rows(bytes as u32);
+        for o in &read {
+            if let V::X(vectors) = &o.value {
+                self.fill_row(rows, o.row, vectors);
+            }
+        }
+        for (reg, class, row) in &written {
+            if !once && masked.kept.has(*reg) {
+                let old = self.read_raw(*reg);
+                let old = self.vectorize(&old, *class);
+                self.fill_row(rows, *row, &old);
+            }
+        }
+        let first = self.thread();
+        let lanes = self.lanes;
+        let (head, done) = (self.b.create_block(), self.b.create_block());
+        let left = self.b.append_block_param(head, types::I32);
+        self.b.ins().jump(head, &[BlockArg::Value(masked.bits)]);
+        self.b.switch_to_block(head);
+        let lane = self.b.ins().ctz(left);
+        let lane = self.b.ins().uextend(types::I64, lane);
+        let thread = self.b.ins().iadd(first, lane);
+        self.b.def_var(self.thread, thread);
+        let homes: Vec<(Reg, Option<Home>)> = (read.iter().map(|o| o.reg))
+            .chain(defs.iter().map(|d| d.0))
+            .map(|r| (r, self.homes[r as usize].clone()))
+            .collect();
+        self.lanes = 1;
+        for (reg, _) in &homes {
+            let ty = self.scalar_type(*reg);
+            let var = self.b.declare_var(ty);
+            self.homes[*reg as usize] = Some(Home::Scalar(var, ty));
+        }
+        for o in &read {
+            let v = self.lane_of(o, rows, lane);
+            self.write(o.reg, V::U(v));
+        }
+        let emitted = self.inst(place);
+        let mut results = Vec::new();
+        for (reg, class, row) in &written {
+            let v = self.read_raw(*reg);
+            let v = self.lane(&v, *class, 0);
+            results.push(v);
+            if !once {
+                self.put_lane(v, *class, rows, *row, lane);
+            }
+        }
+        for (reg, home) in homes.into_iter().rev() {
+            self.homes[reg as usize] = home;
+        }
+        self.lanes = lanes;
+        emitted?;
+        if once {
+            self.b.ins().jump(done, &[]);
+        } else {
+            let below = self.add_imm(left, -1);
+            let left = self.b.ins().band(left, below);
+            let args = [BlockArg::Value(left)];
+            self.b.ins().brif(left, head, &args, done, &[]);
+        }
+        self.b.switch_to_block(done);
+        self.b.def_var(self.thread, first);
+        if once {
+            self.masked = Some(masked);
+            for ((reg, ..), v) in written.iter().zip(results) {
+                self.write(*reg, V::U(v));
+            }
+            return Ok(());
+        }
+        for (reg, class, row) in &written {
+            let v = self.take_row(rows, *row, *class);
+            self.write(*reg, v);
+        }
+        self.masked = Some(masked);
+        Ok(())
+    }
+
+    /// Stack memory for rows, which are kept while other code uses [`Emit::buffer`].
+    fn rows(&mut self, bytes: u32) -> Value {
+        let slot = *self.rows.get_or_insert_with(|| {
+            let data = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4);
+            self.b.create_sized_stack_slot(data)
+        });
+        let size = &mut self.b.func.sized_stack_slots[slot].size;
+        *size = bytes.max(*size);
+        self.b.ins().stack_addr(types::I64, slot, 0)
+    }
+
+    fn fill_row(&mut self, rows: Value, row: i32, vectors: &[Value]) {
+        for (i, v) in vectors.iter().enumerate() {
+            self.b.ins().store(flags(), *v, rows, row + 16 * i as i32);
+        }
+    }
+
+    fn take_row(&mut self, rows: Value, row: i32, class: Class) -> V {
+        let (n, ty) = self.vectors(class);
+        let vectors = (0..n).map(|i| {
+            let v = self.b.ins().load(ty, flags(), rows, row + 16 * i as i32);
+            match class {
+                Class::Pred => {
+                    let zero = self.vconst32([0; 4]);
+                    self.b.ins().icmp(IntCC::NotEqual, v, zero)
+                }
+                _ => v,
+            }
+        });
+        V::X(vectors.collect())
+    }
+
+    /// What a register holds for one lane.
+    fn lane_of(&mut self, o: &Operand, rows: Value, lane: Value) -> Value {
+        match &o.value {
+            V::U(v) => *v,
+            V::A(base, stride) => {
+                let ty = self.ty(*base);
+                let lane = self.cast(lane, ty);
+                let by = self.mul_imm(lane, *stride);
+                self.b.ins().iadd(*base, by)
+            }
+            V::X(_) => {
+                let at = self.row_address(o.class, rows, lane);
+                let ty = match o.class {
+                    Class::Pred | Class::B16 => types::I32,
+                    class => self.class_type(class),
+                };
+                let v = self.b.ins().load(ty, flags(), at, o.row);
+                match o.class {
+                    Class::Pred => {
+                        let zero = self.imm(types::I32, 0);
+                        self.b.ins().icmp(IntCC::NotEqual, v, zero)
+                    }
+                    Class::B16 => self.b.ins().ireduce(types::I16, v),
+                    _ => v,
+                }
+            }
+        }
+    }
+
+    fn put_lane(&mut self, v: Value, class: Class, rows: Value, row: i32, lane: Value) {
+        let v = self.int(v);
+        let v = match class {
+            Class::Pred | Class::B16 => self.b.ins().uextend(types::I32, v),
+            _ => v,
+        };
+        let at = self.row_address(class, rows, lane);
+        self.b.ins().store(flags(), v, at, row);
+    }
+
+    fn row_address(&mut self, class: Class, rows: Value, lane: Value) -> Value {
+        let offset = self.mul_imm(lane, i64::from(class.slot_bytes()));
+        self.b.ins().iadd(rows, offset)
+    }
+}
