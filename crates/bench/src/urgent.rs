@@ -3,7 +3,7 @@
 use anyhow::Result;
 use mica_load::{LoadReport, Pattern};
 
-use super::gpu::Bench;
+use super::gpu::{Bench, split};
 use super::group::{Side, Tenant, compete, load};
 use super::report::Line;
 
@@ -131,8 +131,13 @@ impl Bench {
         let equals = self.equals(count, &shape)?;
         let told = |rates: &[f64]| {
             let (error, sum) = (equals.error(rates), equals.sum(rates));
-            format!("error {error:.2}, {sum:.1} % of solo")
+            let all: f64 = rates.iter().sum();
+            let part = |rate: f64| 100.0 * rate / all;
+            let least = part(rates.iter().copied().fold(f64::INFINITY, f64::min));
+            let most = part(rates.iter().copied().fold(0.0, f64::max));
+            format!("error {error:.2}, each {least:.2} to {most:.2} %, {sum:.1} % of solo")
         };
+        errln!("{name}: {}", split(&equals.mica));
         self.report.add(Line {
             what: name,
             native: told(&equals.native),

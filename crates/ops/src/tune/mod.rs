@@ -55,6 +55,9 @@ const MOST_OF_A_GROUP: usize = 16;
 /// Kernels that a group's further sizes compare, and how much longer than the fastest they may have taken.
 const MOST_CONTENDERS: usize = 6;
 const NEARLY_FASTEST: f64 = 1.5;
+/// Two measurements of one kernel differ by less than this, and how often kernels are measured again that are as close.
+const BY_CHANCE: f64 = 1.1;
+const MORE_ROUNDS: usize = 2;
 /// Choices that are remembered; then all are forgotten and found in the file again.
 const MOST_KNOWN: usize = 1 << 16;
 
@@ -173,7 +176,8 @@ impl Tuner {
         let compared = candidates.iter().filter(|variant| {
             is_first || contenders.contains(variant) || matches!(variant, Variant::Library(_))
         });
-        let order = by_time(compared, measure)?;
+        let mut order = by_time(compared, measure)?;
+        decide(&mut order, measure)?;
         let contenders = if is_first {
             let limit = order[0].0 * NEARLY_FASTEST;
             let near = order.iter().filter(|(time, _)| *time <= limit);
@@ -195,6 +199,24 @@ impl Tuner {
         self.keep("gemm", &key, &[chosen]);
         Ok(chosen)
     }
+}
+
+/// Measures those again, in turns, of which the order may be chance.
+fn decide(
+    order: &mut [(f64, Variant)],
+    measure: &mut impl FnMut(Variant) -> Result<f64>,
+) -> Result<()> {
+    let limit = order[0].0 * BY_CHANCE;
+    let close = order.partition_point(|(time, _)| *time <= limit);
+    if close > 1 {
+        for _ in 0..MORE_ROUNDS {
+            for (time, variant) in &mut order[..close] {
+                *time = time.min(measure(*variant)?);
+            }
+        }
+        order[..close].sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    Ok(())
 }
 
 /// Seconds of each candidate, the fastest first, never none; one that cannot run is left out.
