@@ -113,19 +113,27 @@ impl Gpu for CudaGpu {
 
     fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
         let waited = match self.wait_by_word(stream) {
+            Ok(true) => {
+                self.collect_silent();
+                return Ok(());
+            }
             Ok(false) => {
                 let found = self.stream(stream);
                 found.and_then(|found| self.wait_in_driver(&found.context, stream))
             }
-            other => other.map(drop),
+            Err(error) => Err(error),
         };
         self.collected(waited)
     }
 
     fn copy_synchronize(&self, stream: StreamId) -> Result<()> {
         let waited = match self.wait_by_word(stream) {
+            Ok(true) => {
+                self.collect_silent();
+                return Ok(());
+            }
             Ok(false) => self.wait_as_copies_do(stream),
-            other => other.map(drop),
+            Err(error) => Err(error),
         };
         self.collected(waited)
     }

@@ -317,10 +317,15 @@ impl CudaGpu {
         self.releases.keep_event(context, event);
     }
 
-    /// Runs releases that a wait or query has just found reached, and passes its answer on.
-    pub(super) fn collected<T>(&self, answer: Result<T>) -> Result<T> {
+    /// Runs releases that a wait has just found reached, where no kernel can have printed.
+    pub(super) fn collect_silent(&self) {
         self.releases.collect();
         self.tell_all_reached();
+    }
+
+    /// Runs releases that a wait or query has just found reached, and passes its answer on.
+    pub(super) fn collected<T>(&self, answer: Result<T>) -> Result<T> {
+        self.collect_silent();
         if let Some(printed) = self.printed.get() {
             printed.hand_on_after(answer.is_err());
         }

@@ -17,8 +17,9 @@ use crate::driver::Raw;
 
 /// Longest look at a word. A copy of 4 MiB takes as long; what takes longer is as well waited for by the driver.
 const LONGEST_LOOK: Duration = Duration::from_micros(100);
-/// Looks between two glances at the clock.
-const LOOKS: u32 = 32;
+/// Looks between two glances at the clock. Without pauses between them: a pause takes as long as a hundred looks, and the word
+/// comes in the middle of one.
+const LOOKS: u32 = 256;
 /// What the GPU writes.
 const REACHED: u32 = 1;
 /// No stream.
@@ -131,7 +132,6 @@ impl CudaGpu {
                 if word.load(Acquire) == REACHED {
                     return Ok(true);
                 }
-                std::hint::spin_loop();
             }
             if began.elapsed() >= LONGEST_LOOK {
                 // The word is written later. The lock is kept until it has been.

@@ -5,18 +5,22 @@ use std::ffi::c_void;
 use mica_cuda_abi::Handle;
 
 use super::boxes::{Memcpy2d, Memcpy3d};
-use super::{CopyOp, End, Place, Target, device_place, host_place, run, unified_place};
+use super::{
+    CopyOp, End, Place, Target, device_place, device_run, host_place, host_run, run, run_checked,
+    unified_run,
+};
 use crate::isolated::memory::arrays::Array;
 use crate::isolated::streams::resolve;
 use crate::isolated::support::{Answer, bad_handle, driver, get, invalid, stream_entries};
 
+/// Copies a run of bytes, which both places have.
 fn linear(target: Target, dst: Place, src: Place, bytes: u64, wait: bool) -> Answer {
     let op = CopyOp {
         src: End::linear(src, bytes),
         dst: End::linear(dst, bytes),
         extent: (bytes, 1, 1),
     };
-    run(target, op, wait)
+    run_checked(target, op, wait)
 }
 
 fn to_device(target: Target, dst: u64, src: u64, bytes: usize, wait: bool) -> Answer {
@@ -26,8 +30,9 @@ fn to_device(target: Target, dst: u64, src: u64, bytes: usize, wait: bool) -> An
     if src == 0 {
         return invalid();
     }
-    let dst = device_place(target.0, dst)?;
-    linear(target, dst, host_place(target.0, src), bytes as u64, wait)
+    let (state, bytes) = (target.0, bytes as u64);
+    let (dst, src) = (device_run(state, dst, bytes)?, host_run(state, src, bytes)?);
+    linear(target, dst, src, bytes, wait)
 }
 
 fn to_host(target: Target, dst: u64, src: u64, bytes: usize, wait: bool) -> Answer {
@@ -37,24 +42,33 @@ fn to_host(target: Target, dst: u64, src: u64, bytes: usize, wait: bool) -> Answ
     if dst == 0 {
         return invalid();
     }
-    let src = device_place(target.0, src)?;
-    linear(target, host_place(target.0, dst), src, bytes as u64, wait)
+    let (state, bytes) = (target.0, bytes as u64);
+    let (dst, src) = (host_run(state, dst, bytes)?, device_run(state, src, bytes)?);
+    linear(target, dst, src, bytes, wait)
 }
 
 fn on_device(target: Target, dst: u64, src: u64, bytes: usize, wait: bool) -> Answer {
     if bytes == 0 {
         return Ok(());
     }
-    let (dst, src) = (device_place(target.0, dst)?, device_place(target.0, src)?);
-    linear(target, dst, src, bytes as u64, wait)
+    let (state, bytes) = (target.0, bytes as u64);
+    let (dst, src) = (
+        device_run(state, dst, bytes)?,
+        device_run(state, src, bytes)?,
+    );
+    linear(target, dst, src, bytes, wait)
 }
 
 fn unified(target: Target, dst: u64, src: u64, bytes: usize, wait: bool) -> Answer {
     if bytes == 0 {
         return Ok(());
     }
-    let (dst, src) = (unified_place(target.0, dst)?, unified_place(target.0, src)?);
-    linear(target, dst, src, bytes as u64, wait)
+    let (state, bytes) = (target.0, bytes as u64);
+    let (dst, src) = (
+        unified_run(state, dst, bytes)?,
+        unified_run(state, src, bytes)?,
+    );
+    linear(target, dst, src, bytes, wait)
 }
 
 unsafe fn with_array(

@@ -111,6 +111,49 @@ pub(crate) fn unified_place(state: &State, pointer: u64) -> Answer<Place> {
     Ok(device_place(state, pointer).unwrap_or(Place::Pageable(pointer)))
 }
 
+/// A run of bytes of an allocation that a pointer of either side leads into; `None` if it leads into none.
+fn known_run(state: &State, pointer: u64, bytes: u64) -> Answer<Option<Place>> {
+    let (address, found) = match state.memory.find_device(pointer) {
+        Some(found) => (pointer, found),
+        None => match state.memory.find_host(pointer) {
+            Some(found) => (pointer - found.host + found.device, found),
+            None => return Ok(None),
+        },
+    };
+    match found.has_run(address, bytes) {
+        true => Ok(Some(Place::Device(address))),
+        false => invalid(),
+    }
+}
+
+/// As [`host_place`], for a run of bytes that must lie in what holds its beginning.
+fn host_run(state: &State, pointer: u64, bytes: u64) -> Answer<Place> {
+    let Some(found) = state.memory.find_host(pointer) else {
+        return Ok(Place::Pageable(pointer));
+    };
+    let address = pointer - found.host + found.device;
+    match found.has_run(address, bytes) {
+        true => Ok(Place::Device(address)),
+        false => invalid(),
+    }
+}
+
+/// As [`device_place`], for a run of bytes.
+fn device_run(state: &State, pointer: u64, bytes: u64) -> Answer<Place> {
+    match known_run(state, pointer, bytes)? {
+        Some(place) => Ok(place),
+        None => invalid(),
+    }
+}
+
+/// As [`unified_place`], for a run of bytes.
+fn unified_run(state: &State, pointer: u64, bytes: u64) -> Answer<Place> {
+    if pointer == 0 {
+        return invalid();
+    }
+    Ok(known_run(state, pointer, bytes)?.unwrap_or(Place::Pageable(pointer)))
+}
+
 fn check_end(state: &State, end: &End, (width, height, depth): (u64, u64, u64)) -> Answer {
     let Place::Device(address) = end.place else {
         return Ok(());
@@ -204,17 +247,19 @@ pub(crate) fn copy_on_host(op: &CopyOp) {
 
 /// Carries out a copy, or records it; `wait` makes it complete before the call returns where a real
 /// driver would.
-pub(crate) fn run(
-    (state, context, stream): (&'static State, &'static Context, &'static Stream),
-    op: CopyOp,
-    wait: bool,
-) -> Answer {
+pub(crate) fn run(target: Target, op: CopyOp, wait: bool) -> Answer {
     let (width, height, depth) = op.extent;
     if width == 0 || height == 0 || depth == 0 {
         return Ok(());
     }
-    check_end(state, &op.src, op.extent)?;
-    check_end(state, &op.dst, op.extent)?;
+    check_end(target.0, &op.src, op.extent)?;
+    check_end(target.0, &op.dst, op.extent)?;
+    run_checked(target, op, wait)
+}
+
+/// As [`run`], for a copy whose ends are known to lie in their memory.
+fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answer {
+    let (width, height, depth) = op.extent;
     if stream.capturing.load(Acquire) {
         if wait {
             return capture::refuse(stream);

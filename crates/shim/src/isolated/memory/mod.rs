@@ -98,6 +98,11 @@ impl Allocation {
     pub(crate) fn is_host(&self) -> bool {
         self.host != 0
     }
+
+    /// Whether so many bytes from a device address inside it are its own; what is only reserved is the worker's to check.
+    pub(crate) fn has_run(&self, address: u64, bytes: u64) -> bool {
+        self.kind == AllocationKind::Reserved || bytes <= self.bytes - (address - self.device)
+    }
 }
 
 type ByAddress = RwLock<BTreeMap<u64, Arc<Allocation>>>;
@@ -230,13 +235,8 @@ impl MemoryMap {
 
     /// Whether `bytes` from a device address on lie in one allocation.
     pub(crate) fn covers(&self, address: u64, bytes: u64) -> bool {
-        match self.find_device(address) {
-            Some(found) => {
-                found.kind == AllocationKind::Reserved
-                    || bytes <= found.bytes - (address - found.device)
-            }
-            None => false,
-        }
+        self.find_device(address)
+            .is_some_and(|found| found.has_run(address, bytes))
     }
 }
 

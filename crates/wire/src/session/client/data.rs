@@ -17,8 +17,10 @@ use crate::session::{SessionArea, SessionError};
 const INLINE_BYTES: usize = 8 << 10;
 /// The same where a real driver copies: it takes bytes from a record faster than it finishes a copy from a chunk.
 const DRIVER_INLINE_BYTES: usize = 32 << 10;
-/// Chunks a reader keeps in flight.
+/// Chunks a reader keeps in flight, and pieces of a small copy: the first one is there sooner.
 const READ_AHEAD: usize = 8;
+/// Pieces of a small copy to the device: nobody waits for the first one, and each costs the writer time.
+const WRITTEN_PIECES: usize = 4;
 
 /// The device's side of a copy between a box in pageable memory and the device.
 #[derive(Clone, Debug, PartialEq)]
@@ -239,8 +241,9 @@ impl<T: ClientTransport> SessionClient<T> {
             return Ok(());
         }
         let mut offset = 0;
-        let turn = self.turn_in_line(stream, bytes.len() > piece_bytes(bytes.len()))?;
-        for part in bytes.chunks(piece_bytes(bytes.len())) {
+        let step = piece_bytes(bytes.len(), WRITTEN_PIECES);
+        let turn = self.turn_in_line(stream, bytes.len() > step)?;
+        for part in bytes.chunks(step) {
             let chunk = self.fill_chunk(part)?;
             let area = CopyBox::linear(
                 CopyPlace::Device(address.wrapping_add(offset)),
@@ -273,7 +276,7 @@ impl<T: ClientTransport> SessionClient<T> {
             }
             return Ok(());
         }
-        let step = piece_bytes(bytes.len()) as u64;
+        let step = piece_bytes(bytes.len(), READ_AHEAD) as u64;
         let len = bytes.len() as u64;
         let count = len.div_ceil(step);
         let parts = (0..count).map(|i| ((i * step, 0, 0), (len - i * step).min(step), 1));
@@ -401,8 +404,8 @@ impl<T: ClientTransport> SessionClient<T> {
 }
 
 /// Pieces small enough that both sides work at once, large enough that a piece costs little.
-fn piece_bytes(total: usize) -> usize {
-    (total / 8)
+fn piece_bytes(total: usize, pieces: usize) -> usize {
+    (total / pieces)
         .next_multiple_of(4096)
         .clamp(64 << 10, CHUNK_BYTES)
 }
