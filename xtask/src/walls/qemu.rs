@@ -39,7 +39,7 @@ for round in 1 2 3; do for m in /mod/*.ko; do insmod $m 2>/dev/null; done; done
 [ -e /dev/vsock ] || echo 'no vsock: a module is missing'
 mica-guest serve &
 sleep 1
-echo \"shared-memory devices: $(grep -l 0x1110 /sys/bus/pci/devices/*/device | wc -l)\"
+echo; echo \"shared-memory devices: $(grep -l 0x1110 /sys/bus/pci/devices/*/device | wc -l)\"
 for p in '/bin/probe 1024' /programs/*; do echo; echo \"== $p\"; timeout -s KILL 900 env -i $p 2>&1; code=$?; echo; echo \"=> $code\"; done
 echo '== end'
 poweroff -f
@@ -91,11 +91,11 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
             return Ok(());
         }
     };
-    rows.check("QEMU guest: CUDA programs over vsock", || {
-        guest(&parts, options, 0)
-    });
     rows.check("QEMU guest: CUDA programs in ivshmem", || {
         guest(&parts, options, REGIONS)
+    });
+    rows.check("QEMU guest: CUDA programs over vsock", || {
+        guest(&parts, options, 0)
     });
     Ok(())
 }
@@ -161,8 +161,9 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     let said = watched(machine, programs.len() + 1, options.all)?;
     ensure!(
         said.devices == Some(regions),
-        "the guest has {:?} shared-memory devices, not {regions}",
-        said.devices
+        "the guest has {:?} shared-memory devices, not {regions}, after {:?}",
+        said.devices,
+        said.boot()
     );
     let passed = said.verdict(&programs, regions > 0)?;
     let shown = mica.json(&["show", "machine", "--json"])?;
