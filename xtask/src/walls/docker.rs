@@ -13,7 +13,7 @@ use super::machines::{Running, wait_for};
 use super::mica::Mica;
 use super::podman::text;
 use super::root_folders::{self, which};
-use super::{Options, Rows};
+use super::{Options, Rows, guide};
 use crate::bounded::Scratch;
 use crate::command::target;
 
@@ -163,7 +163,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
         }
     };
     let mica = Mica::beside(options, &scratch.0, docker.beside());
-    text(&mut mica.command(&["create", "walls", "-m", "256MiB", "-s", "50"]))?;
+    text(&mut mica.command(&["create", "walls", "-m", "256MiB", "-s", "20"]))?;
     let devices = docker.folder.join("cdi").display().to_string();
     let words = ["cdi", "generate", "--output", &devices, "--vgpu", "walls"];
     text(mica.command(&words).args(["--new", "64MiB-20"]))?;
@@ -203,6 +203,11 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
             "web, gone after {} ms",
             began.elapsed().as_millis()
         ))
+    });
+    rows.check("Docker: the guide's commands", || {
+        guide::run("docker", &mica, &devices, &[IMAGE], |words| {
+            docker.command(words)
+        })
     });
     Ok(())
 }

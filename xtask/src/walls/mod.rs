@@ -9,6 +9,7 @@ mod chaos_guest;
 mod chaos_ring;
 mod containers;
 mod docker;
+mod guide;
 mod link;
 mod machines;
 mod mica;
