@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::machines::{Running, wait_for};
+use super::machines::{Running, vgpu, wait_for};
 use super::mica::Mica;
 use super::podman::text;
 use super::qemu_programs::{Said, chosen};
@@ -106,8 +106,8 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     let programs = chosen(options)?;
     let image = image(parts, options, &scratch.0, &programs)?;
     let mica = Mica::new(options, &scratch.0);
-    text(&mut mica.command(&["create", "machine", "-m", "1GiB", "-s", "50"]))?;
-    let mut relay = mica.command(&["vm", "serve", "machine", "--socket"]);
+    text(&mut mica.command(&["create", vgpu(), "-m", "1GiB", "-s", "50"]))?;
+    let mut relay = mica.command(&["vm", "serve", vgpu(), "--socket"]);
     relay.arg(at("vm.vsock_9350")).stderr(Stdio::null());
     relay.args([
         "--ivshmem-size",
@@ -131,7 +131,7 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     wait_for(&socket)?;
     wait_for(&at("vm.vsock_9350"))?;
     let devices = (0..regions).flat_map(|number| {
-        let file = format!("/dev/shm/mica-machine-{number}");
+        let file = format!("/dev/shm/mica-{}-{number}", vgpu());
         [
             "-object".to_owned(),
             format!("memory-backend-file,id=mica{number},mem-path={file},size=256M,share=on"),
@@ -166,9 +166,9 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
         said.boot()
     );
     let passed = said.verdict(&programs, regions > 0)?;
-    let shown = mica.json(&["show", "machine", "--json"])?;
+    let shown = mica.json(&["show", vgpu(), "--json"])?;
     ensure!(shown["memory_used_bytes"] == 0, "{shown}");
-    text(&mut mica.command(&["vm", "detach", "machine"]))?;
+    text(&mut mica.command(&["vm", "detach", vgpu()]))?;
     Ok(format!("{passed} programs, nothing left"))
 }
 
