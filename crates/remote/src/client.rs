@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use mica_control::api::{Created, Event, VgpuSpec};
@@ -121,6 +121,12 @@ pub struct RemoteVgpu {
     stats: Arc<LinkStats>,
     over: AtomicBool,
     lost: Mutex<Option<String>>,
+    /// Connections whose sessions the server has not begun yet.
+    beginnings: Mutex<Vec<Weak<TlsCarrier>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl RemoteVgpu {
@@ -164,6 +170,7 @@ impl RemoteVgpu {
             stats,
             over: AtomicBool::new(false),
             lost: Mutex::default(),
+            beginnings: Mutex::default(),
         });
         let pinging = Arc::downgrade(&remote);
         let ping = move || {
@@ -189,12 +196,11 @@ impl RemoteVgpu {
 
     /// Why the connection that it belongs to was lost, if it was.
     pub fn lost(&self) -> Option<String> {
-        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        lost.clone()
+        lock(&self.lost).clone()
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, RemoteError> {
-        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut control = lock(&self.control);
         match ask(&*control, request) {
             Err(RemoteError::Network { .. }) if !self.over.load(Acquire) => {
                 control.close();
@@ -218,8 +224,13 @@ impl RemoteVgpu {
                 self.stats.round_trip_us.store(took.max(1), Relaxed);
             }
             Err(error) if !self.over.swap(true, Release) => {
-                let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-                *lost = Some(error.to_string());
+                *lock(&self.lost) = Some(error.to_string());
+                // A server that is gone answers no session either; a program would wait a minute for it.
+                for carrier in lock(&self.beginnings).drain(..) {
+                    if let Some(carrier) = carrier.upgrade() {
+                        carrier.close();
+                    }
+                }
             }
             Err(_) => {}
         }
@@ -237,28 +248,53 @@ impl RemoteVgpu {
     pub fn end(&self) {
         self.over.store(true, Release);
         self.redial.stop();
-        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let control = lock(&self.control);
         // The server need not wait for another connection.
         let _ = message::send(&*control, &Request::End);
         control.close();
     }
 }
 
+impl RemoteVgpu {
+    /// Begins a session for a process.
+    fn session(&self, pid: u32) -> Result<Arc<dyn Carrier>, RemoteError> {
+        let carrier = Arc::new(connect(&self.identity, &self.server)?);
+        let begun = Arc::downgrade(&carrier);
+        let mut beginnings = lock(&self.beginnings);
+        beginnings.retain(|carrier| carrier.strong_count() > 0);
+        beginnings.push(begun.clone());
+        drop(beginnings);
+        if self.over.load(Acquire) {
+            carrier.close();
+        }
+        let ticket = self.ticket.clone();
+        let answer = ask(&*carrier, &Request::Session { ticket, pid });
+        lock(&self.beginnings).retain(|carrier| !carrier.ptr_eq(&begun));
+        match answer? {
+            Answer::Session { resume } => {
+                carrier.expect_within(SILENCE)?;
+                let redial = Redial::new(&self.identity, &self.server, &resume, &self.stats)?;
+                Ok(Resuming::new(carrier, Box::new(redial)))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
 impl Rooms for RemoteVgpu {
     fn open(&self, pid: u32) -> Result<Arc<dyn Carrier>, String> {
-        let session = || -> Result<Arc<dyn Carrier>, RemoteError> {
-            let carrier = connect(&self.identity, &self.server)?;
-            let ticket = self.ticket.clone();
-            match ask(&carrier, &Request::Session { ticket, pid })? {
-                Answer::Session { resume } => {
-                    carrier.expect_within(SILENCE)?;
-                    let redial = Redial::new(&self.identity, &self.server, &resume, &self.stats)?;
-                    Ok(Resuming::new(Arc::new(carrier), Box::new(redial)))
+        let until = Instant::now() + self.redial.patience();
+        loop {
+            match self.session(pid) {
+                // No call was made yet. A session that the server has begun in vain ends there as any that is left.
+                Err(RemoteError::Network { .. })
+                    if Instant::now() < until && !self.over.load(Acquire) =>
+                {
+                    std::thread::sleep(BUSY_PAUSE);
                 }
-                other => Err(unexpected(&other)),
+                session => return session.map_err(|error| error.to_string()),
             }
-        };
-        session().map_err(|error| error.to_string())
+        }
     }
 
     fn describe(&self) -> Option<String> {
@@ -279,7 +315,7 @@ impl Rooms for RemoteVgpu {
     }
 
     fn broken(&self, _pid: u32, why: &TunnelError) {
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lost = lock(&self.lost);
         let source = std::error::Error::source(why).map(|source| format!(": {source}"));
         lost.get_or_insert_with(|| format!("{why}{}", source.unwrap_or_default()));
     }
@@ -312,13 +348,15 @@ pub fn status(
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::net::TcpListener;
 
     use super::*;
     use crate::hello::{HELLO_BYTES, Verdict, server_hello};
+    use crate::message::ResumeTerms;
 
     #[test]
     fn a_busy_server_is_asked_again() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = KnownServer {
             address: listener.local_addr().unwrap().to_string(),
             certificate: String::new(),
@@ -333,6 +371,89 @@ mod tests {
         let identity = Identity::create(None).unwrap();
         let error = connect(&identity, &server).err().unwrap();
         assert!(!matches!(error, RemoteError::Busy), "{error}");
+        serving.join().unwrap();
+    }
+
+    /// A server's next connection, and what is asked first on it.
+    fn next(listener: &TcpListener, identity: &Identity) -> (TlsCarrier, Request) {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; HELLO_BYTES]).unwrap();
+        stream.write_all(&server_hello(Verdict::GoOn)).unwrap();
+        let carrier = TlsCarrier::accept(stream, identity, &Peer::Anybody).unwrap();
+        let request = message::receive(&carrier, MOST_ANSWER_BYTES).unwrap();
+        (carrier, request)
+    }
+
+    fn terms(within_ms: u64) -> ResumeTerms {
+        let session = hex(&[7; 16]);
+        ResumeTerms { session, within_ms }
+    }
+
+    /// A virtual GPU of a server that is `serve` after it has answered the first request.
+    fn remote(
+        within_ms: u64,
+        serve: impl FnOnce(TcpListener, Identity, TlsCarrier) + Send + 'static,
+    ) -> (Arc<RemoteVgpu>, std::thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let identity = Identity::create(None).unwrap();
+        let server = KnownServer {
+            address: listener.local_addr().unwrap().to_string(),
+            certificate: hex(identity.certificate()),
+        };
+        let serving = std::thread::spawn(move || {
+            let (control, request) = next(&listener, &identity);
+            assert!(matches!(request, Request::Run { .. }), "{request:?}");
+            let created = serde_json::json!({
+                "name": "v", "token": "", "host_socket": "", "mode": "isolated", "gpu": 0, "gpu_kind": "software",
+                "gpu_uuid": "", "memory_limit_bytes": 1, "share_percent": 10.0,
+            });
+            let running = Answer::Running {
+                created: serde_json::from_value(created).unwrap(),
+                ticket: "t".into(),
+                device_bytes: 1,
+                resume: terms(within_ms),
+            };
+            message::send(&control, &running).unwrap();
+            serve(listener, identity, control);
+        });
+        let client = Identity::create(None).unwrap();
+        let spec = VgpuSpec::default();
+        let remote = RemoteVgpu::make(client, server, spec, None, String::new());
+        (remote.unwrap(), serving)
+    }
+
+    #[test]
+    fn a_session_whose_connection_breaks_before_it_begins_is_begun_again() {
+        let (remote, serving) = remote(5000, |listener, identity, _control| {
+            let (broken, request) = next(&listener, &identity);
+            assert!(matches!(request, Request::Session { .. }), "{request:?}");
+            broken.close();
+            let (whole, request) = next(&listener, &identity);
+            assert!(matches!(request, Request::Session { .. }), "{request:?}");
+            let resume = terms(5000);
+            message::send(&whole, &Answer::Session { resume }).unwrap();
+        });
+        assert!(remote.open(1).is_ok());
+        remote.end();
+        serving.join().unwrap();
+    }
+
+    #[test]
+    fn a_session_that_never_begins_ends_with_its_virtual_gpu() {
+        let (remote, serving) = remote(0, |listener, identity, control| {
+            let (_silent, request) = next(&listener, &identity);
+            assert!(matches!(request, Request::Session { .. }), "{request:?}");
+            drop(listener);
+            control.close();
+            std::thread::sleep(Duration::from_secs(8));
+        });
+        let began = Instant::now();
+        assert!(remote.open(1).is_err());
+        assert!(
+            began.elapsed() < Duration::from_secs(6),
+            "it was waited for"
+        );
+        assert!(remote.lost().is_some());
         serving.join().unwrap();
     }
 }

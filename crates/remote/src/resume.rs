@@ -87,6 +87,14 @@ impl Redial {
         }
     }
 
+    /// How long a client tries.
+    pub(crate) fn patience(&self) -> Duration {
+        match self.within.is_zero() {
+            true => Duration::ZERO,
+            false => self.within + CLIENT_MORE,
+        }
+    }
+
     /// Ends all tries.
     pub(crate) fn stop(&self) {
         self.over.store(true, Release);
@@ -94,7 +102,7 @@ impl Redial {
 
     /// Another connection, and how many bytes the server has.
     pub(crate) fn again(&self, received: u64) -> Result<(TlsCarrier, u64), RemoteError> {
-        let until = Instant::now() + self.within + CLIENT_MORE;
+        let until = Instant::now() + self.patience();
         let mut pause = FIRST_PAUSE;
         loop {
             let left = until.saturating_duration_since(Instant::now());

@@ -40,6 +40,17 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     }
 }
 
+/// The commands of a page in blocks that need something which the test of the guide has not.
+pub(crate) fn commands_that_need(page: &str, need: &str) -> Result<Vec<String>> {
+    let file = root().join("docs/guide/src").join(page);
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("{} cannot be read", file.display()))?;
+    let blocks = blocks::blocks(&text);
+    let wanted = blocks.iter().filter(|b| b.attribute("needs") == Some(need));
+    let steps = wanted.flat_map(blocks::steps);
+    Ok(steps.map(|step| step.command).collect())
+}
+
 /// Writes the book to `target/guide`.
 fn build() -> Result<()> {
     let mut book = Command::new(mdbook()?);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::chaos::{KILLED_WITHIN, LATEST_HARM, Random, ended, seed};
-use super::machines::{Guest, Way, until_empty};
+use super::machines::{Guest, Way, until_empty, vgpu};
 use super::mica::Mica;
 use super::podman::text;
 use super::tls::signal_children;
@@ -42,7 +42,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     }
     let scratch = Scratch::new("chaos-guest")?;
     let mica = Mica::new(options, &scratch.0);
-    text(&mut mica.command(&["create", "machine", "-m", "256MiB", "-s", "50"]))?;
+    text(&mut mica.command(&["create", vgpu(), "-m", "256MiB", "-s", "50"]))?;
     let (seed, count) = (seed()?, options.rounds);
     for way in [Way::Stream, Way::Regions] {
         let folder = scratch.0.join(format!("{way:?}"));
@@ -51,7 +51,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
             rounds(&mica, options, &folder, way, seed).with_context(|| format!("with seed {seed}"))
         });
     }
-    text(&mut mica.command(&["vm", "detach", "machine"]))?;
+    text(&mut mica.command(&["vm", "detach", vgpu()]))?;
     Ok(())
 }
 
@@ -146,7 +146,7 @@ fn one(
 fn until_there(mica: &Mica, program: &mut Child) -> Result<()> {
     let began = Instant::now();
     while program.try_wait()?.is_none() {
-        let shown = mica.json(&["show", "machine", "--json"])?;
+        let shown = mica.json(&["show", vgpu(), "--json"])?;
         if shown["processes"]
             .as_array()
             .is_some_and(|all| !all.is_empty())

@@ -13,7 +13,7 @@ use super::mica::Mica;
 use super::podman::{self, Podman, text};
 use super::root_folders::{self, RootFolder};
 use super::user::User;
-use super::{Options, Rows};
+use super::{Options, Rows, guide};
 use crate::bounded::Scratch;
 use crate::command::target;
 use crate::suite;
@@ -36,7 +36,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     let podman = Podman::new(&scratch.0.join("podman"), None)?;
     let programs = programs(options.programs)?;
     let glibc = root_folders::glibc(&scratch.0, &programs)?;
-    text(&mut mica.command(&["create", "walls", "-m", "1GiB", "-s", "50"]))?;
+    text(&mut mica.command(&["create", "walls", "-m", "1GiB", "-s", "20"]))?;
     let devices = podman.devices().display().to_string();
     let words = ["cdi", "generate", "--output", &devices, "--vgpu", "walls"];
     let written = text(mica.command(&words).args(["--new", "64MiB-20", "--json"]))?;
@@ -73,6 +73,12 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     });
     rows.check("a daemon is replaced under a container", || {
         replaced(&mica, &podman, &glibc)
+    });
+    rows.check("the guide's commands", || {
+        let root = glibc.path.display().to_string();
+        guide::run("podman", &mica, &devices, &["--rootfs", &root], |words| {
+            podman.command(words)
+        })
     });
     suite(rows, &podman, &glibc, &programs);
     Ok(())

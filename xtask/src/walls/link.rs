@@ -28,7 +28,7 @@ pub(super) const LOST_OF: u64 = 500;
 const MOST_PACKETS: usize = 4096;
 /// Longest packet of a TUN device with the usual settings.
 const PACKET_BYTES: usize = 1500;
-const DEVICE: &str = "link";
+const DEVICE: &str = "mica0";
 
 /// One end of the link.
 pub(super) struct Place {

@@ -7,6 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -34,8 +35,11 @@ impl Drop for Running {
     }
 }
 
-/// The virtual GPU that the guest has.
-const NAME: &str = "machine";
+/// The virtual GPU that a guest has. The files of its shared memory have its name, and are the host's: other machines there keep theirs.
+pub(super) fn vgpu() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| format!("walls-{}", std::process::id()))
+}
 
 /// How a guest reaches its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +78,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     }
     let scratch = Scratch::new("machines")?;
     let mica = Mica::new(options, &scratch.0);
-    text(&mut mica.command(&["create", NAME, "-m", "1GiB", "-s", "50"]))?;
+    text(&mut mica.command(&["create", vgpu(), "-m", "1GiB", "-s", "50"]))?;
     for way in [Way::Stream, Way::Regions] {
         let name = way.name();
         let folder = |part: &str| -> Result<PathBuf> {
@@ -128,7 +132,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
             posted_calls(&said, way)
         });
     }
-    text(&mut mica.command(&["vm", "detach", NAME]))?;
+    text(&mut mica.command(&["vm", "detach", vgpu()]))?;
     Ok(())
 }
 
@@ -136,7 +140,7 @@ impl Guest {
     pub(super) fn start(mica: &Mica, options: Options, scratch: &Path, way: Way) -> Result<Self> {
         let at = |name: &str| scratch.join(name);
         let stream = at("vm.vsock_9350");
-        let mut relay = mica.command(&["vm", "serve", NAME, "--socket"]);
+        let mut relay = mica.command(&["vm", "serve", vgpu(), "--socket"]);
         let relay = Running(relay.arg(&stream).stderr(Stdio::null()).spawn()?);
         wait_for(&stream)?;
         let libraries = at("libraries");
@@ -210,7 +214,7 @@ fn agent(scratch: &Path, options: Options, way: Way) -> Result<Running> {
         Way::Regions => agent.args((0..4).flat_map(|number| {
             [
                 "--region".to_owned(),
-                format!("/dev/shm/mica-{NAME}-{number}"),
+                format!("/dev/shm/mica-{}-{number}", vgpu()),
             ]
         })),
     };
@@ -292,7 +296,7 @@ pub(super) fn wait_for(path: &Path) -> Result<()> {
 pub(super) fn until_empty(mica: &Mica) -> Result<Duration> {
     let began = Instant::now();
     loop {
-        let shown = mica.json(&["show", NAME, "--json"])?;
+        let shown = mica.json(&["show", vgpu(), "--json"])?;
         let programs = shown["processes"].as_array().map_or(0, Vec::len);
         if programs == 0 && shown["memory_used_bytes"] == 0 {
             return Ok(began.elapsed());
@@ -312,7 +316,7 @@ fn left(mica: &Mica, guest: &Guest) -> Result<String> {
     let mut output = program.0.stdout.take().context("no output")?;
     let mut said = [0; 4];
     output.read_exact(&mut said)?;
-    let shown = mica.json(&["show", NAME, "--json"])?;
+    let shown = mica.json(&["show", vgpu(), "--json"])?;
     let programs = shown["processes"].as_array().map_or(0, Vec::len);
     ensure!(&said == b"here" && programs == 1, "{shown}");
     drop(program);

@@ -1,6 +1,7 @@
 //! `mica` with a daemon of its own.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,8 +17,8 @@ use crate::command::target;
 pub(super) struct Mica {
     program: PathBuf,
     folder: PathBuf,
-    /// Who runs it, if not root.
-    user: Option<User>,
+    /// The words that start a command in its place: as a user, or in a namespace.
+    start: Vec<OsString>,
 }
 
 impl Mica {
@@ -26,8 +27,15 @@ impl Mica {
         Self {
             program: target().join(options.profile).join("mica"),
             folder: folder.join("run"),
-            user: None,
+            start: Vec::new(),
         }
+    }
+
+    /// The same, started by other words.
+    pub(super) fn beside(options: Options, folder: &Path, start: Vec<OsString>) -> Self {
+        let mut mica = Self::new(options, folder);
+        mica.start = start;
+        mica
     }
 
     /// The same build for a user, who cannot reach it where it was built, in a folder of the user's.
@@ -43,19 +51,17 @@ impl Mica {
         Ok(Self {
             program: programs.join("mica"),
             folder: folder.join("run"),
-            user: Some(user),
+            start: user.start(&folder.join("home")),
         })
     }
 
     /// `mica WORDS`.
     pub(super) fn command(&self, words: &[&str]) -> Command {
-        let mut command = match self.user {
+        let mut command = match self.start.split_first() {
             None => Command::new(&self.program),
-            Some(user) => {
-                let [setpriv, words @ ..] = user.start();
-                let mut command = Command::new(setpriv);
-                command.args(words).arg(&self.program);
-                command.env("HOME", self.folder.with_file_name("home"));
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(&self.program);
                 command
             }
         };

@@ -1,6 +1,6 @@
 //! Walls between a program and its GPU, built for real: the programs behind them must notice nothing.
 //!
-//! `cargo xtask walls --only podman` runs containers, `--only tls` the network, `--only chaos` kills and cuts. Each check is a row of the table; what cannot be built here is skipped with its
+//! `cargo xtask walls --only podman` and `--only docker` run containers, `--only tls` the network, `--only chaos` kills and cuts. Each check is a row of the table; what cannot be built here is skipped with its
 //! reason.
 
 mod cable;
@@ -8,6 +8,8 @@ mod chaos;
 mod chaos_guest;
 mod chaos_ring;
 mod containers;
+mod docker;
+mod guide;
 mod link;
 mod machines;
 mod mica;
@@ -118,24 +120,27 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
             }
             (other, _) => {
                 bail!(
-                    "{other}: write --only podman, guest, qemu, tls, demo or chaos, --debug, --all, --programs FILTER or --rounds N"
+                    "{other}: write --only podman, docker, guest, qemu, tls, demo or chaos, --debug, --all, --programs FILTER or --rounds N"
                 )
             }
         }
     }
     let wants = |wall: &str| only.is_none_or(|only| only == wall);
-    if !["podman", "guest", "qemu", "tls", "demo", "chaos"]
+    if !["podman", "docker", "guest", "qemu", "tls", "demo", "chaos"]
         .into_iter()
         .any(wants)
     {
         let wall = only.unwrap_or_default();
-        bail!("there is no wall {wall:?}: write podman, guest, qemu, tls, demo or chaos");
+        bail!("there is no wall {wall:?}: write podman, docker, guest, qemu, tls, demo or chaos");
     }
     bounded::catch_interrupts();
     build(options.profile)?;
     let mut rows = Rows::default();
     if wants("podman") {
         containers::run(&mut rows, options)?;
+    }
+    if wants("docker") {
+        docker::run(&mut rows, options)?;
     }
     if wants("guest") {
         machines::run(&mut rows, options)?;

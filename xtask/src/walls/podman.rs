@@ -54,9 +54,7 @@ impl Podman {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh", &at("cdi")]);
         if let Some(user) = &self.user {
-            command.args(user.start()).env("HOME", &self.folder);
-            // Where the process lies that keeps the user's namespace.
-            command.env("XDG_RUNTIME_DIR", &self.folder);
+            command.args(user.start(&self.folder));
         }
         command.args([
             "podman",

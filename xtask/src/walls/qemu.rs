@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::machines::{Running, wait_for};
+use super::machines::{Running, vgpu, wait_for};
 use super::mica::Mica;
 use super::podman::text;
 use super::qemu_programs::{Said, chosen};
@@ -39,7 +39,7 @@ for round in 1 2 3; do for m in /mod/*.ko; do insmod $m 2>/dev/null; done; done
 [ -e /dev/vsock ] || echo 'no vsock: a module is missing'
 mica-guest serve &
 sleep 1
-echo \"shared-memory devices: $(grep -l 0x1110 /sys/bus/pci/devices/*/device | wc -l)\"
+echo; echo \"shared-memory devices: $(grep -l 0x1110 /sys/bus/pci/devices/*/device | wc -l)\"
 for p in '/bin/probe 1024' /programs/*; do echo; echo \"== $p\"; timeout -s KILL 900 env -i $p 2>&1; code=$?; echo; echo \"=> $code\"; done
 echo '== end'
 poweroff -f
@@ -91,11 +91,11 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
             return Ok(());
         }
     };
-    rows.check("QEMU guest: CUDA programs over vsock", || {
-        guest(&parts, options, 0)
-    });
     rows.check("QEMU guest: CUDA programs in ivshmem", || {
         guest(&parts, options, REGIONS)
+    });
+    rows.check("QEMU guest: CUDA programs over vsock", || {
+        guest(&parts, options, 0)
     });
     Ok(())
 }
@@ -106,8 +106,8 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     let programs = chosen(options)?;
     let image = image(parts, options, &scratch.0, &programs)?;
     let mica = Mica::new(options, &scratch.0);
-    text(&mut mica.command(&["create", "machine", "-m", "1GiB", "-s", "50"]))?;
-    let mut relay = mica.command(&["vm", "serve", "machine", "--socket"]);
+    text(&mut mica.command(&["create", vgpu(), "-m", "1GiB", "-s", "50"]))?;
+    let mut relay = mica.command(&["vm", "serve", vgpu(), "--socket"]);
     relay.arg(at("vm.vsock_9350")).stderr(Stdio::null());
     relay.args([
         "--ivshmem-size",
@@ -131,7 +131,7 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     wait_for(&socket)?;
     wait_for(&at("vm.vsock_9350"))?;
     let devices = (0..regions).flat_map(|number| {
-        let file = format!("/dev/shm/mica-machine-{number}");
+        let file = format!("/dev/shm/mica-{}-{number}", vgpu());
         [
             "-object".to_owned(),
             format!("memory-backend-file,id=mica{number},mem-path={file},size=256M,share=on"),
@@ -161,13 +161,14 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     let said = watched(machine, programs.len() + 1, options.all)?;
     ensure!(
         said.devices == Some(regions),
-        "the guest has {:?} shared-memory devices, not {regions}",
-        said.devices
+        "the guest has {:?} shared-memory devices, not {regions}, after {:?}",
+        said.devices,
+        said.boot()
     );
     let passed = said.verdict(&programs, regions > 0)?;
-    let shown = mica.json(&["show", "machine", "--json"])?;
+    let shown = mica.json(&["show", vgpu(), "--json"])?;
     ensure!(shown["memory_used_bytes"] == 0, "{shown}");
-    text(&mut mica.command(&["vm", "detach", "machine"]))?;
+    text(&mut mica.command(&["vm", "detach", vgpu()]))?;
     Ok(format!("{passed} programs, nothing left"))
 }
 

@@ -93,6 +93,11 @@ impl Said {
         None
     }
 
+    /// The end of what came before the first program: also what the agent says of itself.
+    pub(super) fn boot(&self) -> &str {
+        tail(&self.boot)
+    }
+
     /// How many programs have begun.
     pub(super) fn count(&self) -> usize {
         self.programs.len()
@@ -119,11 +124,10 @@ impl Said {
         failed.extend(missing.map(|path| format!("{} did not run", path.display())));
         if !failed.is_empty() {
             let all = expected.len() + 1;
-            // What the agent says of itself comes before the first program.
-            let boot = tail(&self.boot);
             bail!(
-                "{} of {all} failed, after {boot:?}:\n{}",
+                "{} of {all} failed, after {:?}:\n{}",
                 failed.len(),
+                self.boot(),
                 failed.join("\n")
             );
         }

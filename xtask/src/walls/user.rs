@@ -37,13 +37,22 @@ impl User {
             .context("no user of this host has ids for containers: useradd makes one with a range in /etc/subuid")
     }
 
-    /// The words that start a command as this user.
-    pub(super) fn start(self) -> [OsString; 4] {
-        [
+    /// The words that start a command as this user, whose home is a folder.
+    pub(super) fn start(self, home: &Path) -> Vec<OsString> {
+        let variable = |name: &str| {
+            let mut word = OsString::from(name);
+            word.push(home);
+            word
+        };
+        vec![
             "setpriv".into(),
             format!("--reuid={}", self.uid).into(),
             format!("--regid={}", self.gid).into(),
             "--clear-groups".into(),
+            "env".into(),
+            variable("HOME="),
+            // Where the process lies that keeps the user's namespace of containers.
+            variable("XDG_RUNTIME_DIR="),
         ]
     }
 
