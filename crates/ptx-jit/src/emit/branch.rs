@@ -81,7 +81,8 @@ impl Emit<'_, '_> {
         then: BlockId,
         els: BlockId,
     ) -> Result<(), CompileError> {
-        let sides = self.plan.sides_of.get(&id).filter(|_| self.lanes > 1);
+        let plan = self.plan;
+        let sides = plan.sides_of.get(&id).filter(|_| self.lanes > 1);
         if let Some(sides) = sides
             && self.is_selection(sides)
         {

@@ -270,9 +270,17 @@ impl Emit<'_, '_> {
         if let Some(dst) = s.dst {
             let v = self.get(s.src, Class::B32)?;
             let vs = self.vectorize(&v, Class::B32);
+            let mut made: Option<([u32; 4], Value)> = None;
             let out = from.chunks(4).map(|four| {
                 let four = [four[0].0, four[1].0, four[2].0, four[3].0];
-                self.pick(&vs, four)
+                match made {
+                    Some((same, picked)) if same == four => picked,
+                    _ => {
+                        let picked = self.pick(&vs, four);
+                        made = Some((four, picked));
+                        picked
+                    }
+                }
             });
             let out = out.collect();
             self.set(dst, V::X(out));
