@@ -1,6 +1,6 @@
 //! A dense set of small numbers.
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BitSet(Vec<u64>);
 
 impl BitSet {

@@ -338,9 +338,14 @@ fn suitable_lanes(plan: &Plan, costs: &LaneCosts) -> u32 {
         // second chain.
         6..=7 if costs.divides => 4,
         4..=7 => 8,
-        _ => 4,
+        8..=MOST_KEPT_IN_REGISTERS => 4,
+        // Nearly all is in memory whatever is chosen, and two chains hide each other's latency.
+        _ => 8,
     }
 }
+
+/// Vectors of which a fair part stays in registers.
+const MOST_KEPT_IN_REGISTERS: u32 = 32;
 
 /// By block, whether a loop comes back to it.
 fn in_loops(plan: &Plan) -> Vec<bool> {

@@ -38,6 +38,17 @@ fn lanes_that_are_off_keep_what_they_have() {
 }
 
 #[test]
+fn an_index_that_wraps_within_a_group_is_widened_right() {
+    for x in [0, 0x7fff_ffc0, 0x7fff_fff7, 0xffff_ffe3] {
+        let want = run(Device::interpreter(PTX), "widen", x);
+        for lanes in LANES {
+            let got = run(compiled(PTX, lanes), "widen", x);
+            assert_eq!(got, want, "{x:#x} and {lanes} lanes");
+        }
+    }
+}
+
+#[test]
 fn only_lanes_that_are_on_access_memory() {
     let launch = |mut d: Device, x: u32, y: u32| {
         let to = d.upload(&[0; 32]);

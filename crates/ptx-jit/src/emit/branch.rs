@@ -26,16 +26,28 @@ impl Emit<'_, '_> {
         let s = self.add_imm(r, 1 - run::DIVERGED_BAD);
         self.b.ins().return_(&[s]);
         self.b.switch_to_block(good);
-        match self.plan.diverges[index as usize]
-            .join
-            .and_then(|j| self.stubs.get(&j))
-        {
+        let plan = self.plan;
+        let site = &plan.diverges[index as usize];
+        let leave = self.leave;
+        if let (Some(join), Some(reload)) = (site.join, &site.reload) {
+            let resume = self.cold();
+            self.b.ins().brif(r, resume, &[], leave, &[]);
+            self.b.switch_to_block(resume);
+            for r in reload {
+                let v = self.load_slot(*r);
+                self.write(*r, v);
+            }
+            let join = self.blocks[&plan.entries[join as usize]];
+            self.b.ins().jump(join, &[]);
+            return;
+        }
+        match site.join.and_then(|j| self.stubs.get(&j)) {
             Some(stub) => {
-                let (stub, leave) = (*stub, self.leave);
+                let stub = *stub;
                 self.b.ins().brif(r, stub, &[], leave, &[]);
             }
             None => {
-                self.b.ins().jump(self.leave, &[]);
+                self.b.ins().jump(leave, &[]);
             }
         }
     }
@@ -81,7 +93,8 @@ impl Emit<'_, '_> {
         then: BlockId,
         els: BlockId,
     ) -> Result<(), CompileError> {
-        let sides = self.plan.sides_of.get(&id).filter(|_| self.lanes > 1);
+        let plan = self.plan;
+        let sides = plan.sides_of.get(&id).filter(|_| self.lanes > 1);
         if let Some(sides) = sides
             && self.is_selection(sides)
         {

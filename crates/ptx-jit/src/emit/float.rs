@@ -416,9 +416,27 @@ impl Emit<'_, '_> {
         self.choose(small, v, one)
     }
 
+    /// The first of two vectors where it is smaller, or larger; where they are equal or not ordered, the second.
+    fn nearer(&mut self, a: Value, b: Value, min: bool) -> Value {
+        let ty = self.ty(a);
+        let is = match min {
+            true => self.b.ins().fcmp(FloatCC::LessThan, a, b),
+            false => self.b.ins().fcmp(FloatCC::LessThan, b, a),
+        };
+        let is = self.cast(is, ty);
+        self.b.ins().bitselect(is, a, b)
+    }
+
     /// Minimum or maximum: a number wins over NaN unless `nan`, and -0 is below +0.
     fn min_max(&mut self, a: Value, b: Value, min: bool, nan: bool) -> Value {
-        let r = if min {
+        let r = if !nan && self.ty(a).is_vector() {
+            // The processor's own, which takes the second of two zeros: both ways, their signs joined.
+            let (x, y) = (self.nearer(a, b, min), self.nearer(b, a, min));
+            match min {
+                true => self.b.ins().bor(x, y),
+                false => self.b.ins().band(x, y),
+            }
+        } else if min {
             self.b.ins().fmin(a, b)
         } else {
             self.b.ins().fmax(a, b)

@@ -184,7 +184,7 @@ impl<'e, 'm> Emit<'e, 'm> {
 
     /// Whether this version can be entered there.
     fn enters(&self, e: u32) -> bool {
-        self.lanes == 1 || vector_entry(self.plan, e)
+        self.lanes == 1 || self.plan.is_vector_entry(self.lanes, e)
     }
 
     // ---- blocks ------------------------------------------------------------------------------
@@ -362,12 +362,4 @@ impl<'e, 'm> Emit<'e, 'm> {
             self.b.switch_to_block(on);
         }
     }
-}
-
-/// Whether vector code can be entered at `e`.
-pub(crate) fn vector_entry(plan: &crate::plan::Plan, e: u32) -> bool {
-    e == 0
-        || plan.syncs.iter().any(|s| s.next == e)
-        || plan.diverges.iter().any(|d| d.join == Some(e))
-        || plan.parks.values().any(|p| *p == e)
 }

@@ -2,12 +2,13 @@
 //!
 //! What computes is done for all lanes, and lanes that are off keep what they have. What accesses memory is done for
 //! one lane after the other, by the same code as in scalar versions: with its checks, for its thread, in the order of
-//! the threads.
+//! the threads. So is a whole block in which hardly anything is left for vectors.
 
 use cranelift_codegen::ir::{
     BlockArg, InstBuilder, SourceLoc, StackSlotData, StackSlotKind, Value, condcodes::IntCC, types,
 };
-use mica_ptx::ast::Op;
+use mica_ptx::ast::Operand as Source;
+use mica_ptx::ast::{IntBinOp, IntUnOp, Op, RegId, ScalarType};
 use std::collections::HashSet;
 
 use super::memory::Window;
@@ -15,7 +16,13 @@ use super::{Emit, Home, V, flags, merge};
 use crate::CompileError;
 use crate::bits::BitSet;
 use crate::plan::{Sides, is_pure};
+use crate::uniformity::Uniformity;
 use crate::unit::{BlockId, Class, Place, Reg, Step};
+
+/// What a lane's turn costs, in vector instructions.
+const EACH_ACCESS: usize = 5;
+/// What an instruction without a vector form costs in one lane of vectors.
+const EACH_LANE: usize = 4;
 
 /// Which lanes are on.
 pub(crate) struct Masked {
@@ -25,6 +32,14 @@ pub(crate) struct Masked {
     bits: Value,
     /// Registers that lanes which are off need later.
     kept: BitSet,
+}
+
+/// An instruction of a side.
+struct Spot {
+    block: BlockId,
+    /// The step of the block.
+    at: usize,
+    place: Place,
 }
 
 /// A register of an instruction that is done lane by lane.
@@ -58,17 +73,19 @@ impl Emit<'_, '_> {
         negated: bool,
     ) -> Result<(), CompileError> {
         self.lazy.clear();
-        for (side, flipped) in [(sides.then, negated), (sides.els, !negated)] {
-            let Some(side) = side else { continue };
+        for (side, flipped) in [(&sides.then, negated), (&sides.els, !negated)] {
+            if side.is_empty() {
+                continue;
+            }
             let vectors: Vec<Value> = match flipped {
                 true => pred.iter().map(|v| self.b.ins().bnot(*v)).collect(),
                 false => pred.to_vec(),
             };
             let mut kept = self.plan.live_in[sides.join as usize].clone();
-            if let (Some(first), Some(second)) = (sides.then, sides.els)
-                && first == side
+            if let Some(second) = sides.els.first()
+                && flipped == negated
             {
-                kept.union(&self.plan.live_in[second as usize]);
+                kept.union(&self.plan.live_in[*second as usize]);
             }
             let bits = self.movemask(&vectors);
             self.masked = Some(Masked {
@@ -85,31 +102,80 @@ impl Emit<'_, '_> {
         Ok(())
     }
 
-    fn side(&mut self, id: BlockId) -> Result<(), CompileError> {
-        let block = &self.plan.unit.blocks[id as usize];
+    fn side(&mut self, blocks: &[BlockId]) -> Result<(), CompileError> {
         let (instance, site) = (self.instance, self.site);
-        self.instance = block.instance;
-        self.merged = merge::Merged::default();
-        self.note_entered(id);
-        self.plan_checks(id);
-        for (at, step) in block.steps.iter().enumerate() {
-            crate::interrupt::tick();
-            let Step::Inst(inst) = *step else { continue };
-            let place = Place {
-                instance: block.instance,
-                inst,
-            };
-            self.site = self.plan.slow_of[&place];
-            self.b.set_srcloc(SourceLoc::new(self.site + 1));
-            self.merged.at = at;
-            let op = &self.plan.unit.inst(self.src.module, place).op;
-            match is_pure(op) {
-                true => self.inst(place)?,
-                false => self.lane_by_lane(place, op)?,
+        let mut spots = Vec::new();
+        for &id in blocks {
+            self.note_entered(id);
+            let block = &self.plan.unit.blocks[id as usize];
+            for (at, step) in block.steps.iter().enumerate() {
+                let Step::Inst(inst) = *step else { continue };
+                let place = Place {
+                    instance: block.instance,
+                    inst,
+                };
+                spots.push(Spot {
+                    block: id,
+                    at,
+                    place,
+                });
+            }
+        }
+        if self.plan.is_guarded(blocks) || self.suits_single_lanes(&spots) {
+            self.lane_by_lane(&spots)?;
+        } else {
+            for spot in &spots {
+                match is_pure(&self.plan.unit.inst(self.src.module, spot.place).op) {
+                    true => self.spot(spot)?,
+                    false => self.lane_by_lane(std::slice::from_ref(spot))?,
+                }
             }
         }
         (self.instance, self.site) = (instance, site);
         Ok(())
+    }
+
+    fn spot(&mut self, spot: &Spot) -> Result<(), CompileError> {
+        crate::interrupt::tick();
+        self.instance = spot.place.instance;
+        if spot.at == 0 {
+            self.merged = merge::Merged::default();
+            self.plan_checks(spot.block);
+        }
+        self.site = self.plan.slow_of[&spot.place];
+        self.b.set_srcloc(SourceLoc::new(self.site + 1));
+        self.merged.at = spot.at;
+        self.inst(spot.place)
+    }
+
+    fn register(&self, spot: &Spot, r: RegId) -> Reg {
+        self.plan.unit.reg(spot.place.instance, r)
+    }
+
+    /// Whether a side with accesses costs less lane by lane as a whole, were half of the lanes on.
+    fn suits_single_lanes(&self, spots: &[Spot]) -> bool {
+        let (mut vectors, mut accesses) = (0, 0);
+        for spot in spots {
+            let op = &self.plan.unit.inst(self.src.module, spot.place).op;
+            let site = &self.plan.slow[self.plan.slow_of[&spot.place] as usize];
+            let registers = site.uses.iter().chain(&site.defs);
+            let varying = registers
+                .filter(|r| self.plan.uniformity(self.register(spot, r.0)) == Uniformity::Varying)
+                .map(|r| r.1);
+            let Some(widest) = varying.max_by_key(|class| class.slot_bytes()) else {
+                vectors += 1;
+                continue;
+            };
+            vectors += match is_pure(op) {
+                false => {
+                    accesses += 1;
+                    EACH_ACCESS * self.lanes / 2
+                }
+                true if is_done_by_lanes(op) => EACH_LANE * self.lanes,
+                true => self.vectors(widest).0,
+            };
+        }
+        accesses > 0 && spots.len() * self.lanes / 2 < vectors
     }
 
     /// What a register gets where lanes are off: what it had, if anybody needs that.
@@ -136,61 +202,60 @@ impl Emit<'_, '_> {
         both.map(|(a, b)| self.b.ins().band(*a, b)).collect()
     }
 
-    /// Does an instruction for each lane that is on, as scalar code does it.
-    fn lane_by_lane(&mut self, place: Place, op: &Op) -> Result<(), CompileError> {
+    /// Does instructions in a row for each lane that is on, as scalar code does them.
+    fn lane_by_lane(&mut self, spots: &[Spot]) -> Result<(), CompileError> {
         let Some(masked) = self.masked.take() else {
-            return self.inst(place);
+            return Ok(());
         };
-        let site = &self.plan.slow[self.site as usize];
+        let (mut read, mut written) = (Vec::<Operand>::new(), Vec::<(Reg, Class, i32)>::new());
         let mut bytes = 0;
-        let mut row = |e: &Self, class: Class| {
-            let at = bytes;
-            bytes += (e.lanes as u32 * class.slot_bytes()) as i32;
-            at
-        };
-        let operands =
-            |e: &mut Self, list: &[(mica_ptx::ast::RegId, Class)]| -> Vec<(Reg, Class)> {
-                list.iter().map(|(r, class)| (e.reg(*r), *class)).collect()
-            };
-        let (uses, defs) = (operands(self, &site.uses), operands(self, &site.defs));
-        let mut read = Vec::new();
-        for (reg, class) in uses {
-            let value = self.read_raw(reg);
-            let row = match value {
-                V::X(_) => row(self, class),
-                _ => 0,
-            };
-            read.push(Operand {
-                reg,
-                class,
-                row,
-                value,
-            });
+        for spot in spots {
+            let site = self.plan.slow[self.plan.slow_of[&spot.place] as usize].clone();
+            for (r, class) in site.uses {
+                let reg = self.register(spot, r);
+                if written.iter().any(|w| w.0 == reg) || read.iter().any(|o| o.reg == reg) {
+                    continue;
+                }
+                let value = self.read_raw(reg);
+                let row = bytes;
+                if matches!(value, V::X(_)) {
+                    bytes += self.row_bytes(class);
+                }
+                read.push(Operand {
+                    reg,
+                    class,
+                    row,
+                    value,
+                });
+            }
+            for (r, class) in site.defs {
+                let reg = self.register(spot, r);
+                if !written.iter().any(|w| w.0 == reg) {
+                    written.push((reg, class, bytes));
+                    bytes += self.row_bytes(class);
+                }
+            }
         }
-        let written: Vec<(Reg, Class, i32)> = (defs.iter())
-            .map(|(reg, class)| (*reg, *class, row(self, *class)))
+        let once = self.is_done_once(spots, &read);
+        // What only the instructions themselves need stays in the loop.
+        let results: Vec<_> = (written.iter())
+            .filter(|w| spots.len() == 1 || masked.kept.has(w.0))
+            .copied()
             .collect();
-        // One lane loads for all where all load the same. Local memory is each lane's own.
-        let is_shared = match op {
-            Op::Ld { space, addr, .. } => self.accessed(*space, addr) != Window::Local,
-            _ => false,
-        };
-        let once = is_shared && read.iter().all(|o| matches!(o.value, V::U(_)));
         let rows = self.rows(bytes as u32);
         for o in &read {
             if let V::X(vectors) = &o.value {
                 self.fill_row(rows, o.row, vectors);
             }
         }
-        for (reg, class, row) in &written {
+        for (reg, class, row) in &results {
             if !once && masked.kept.has(*reg) {
                 let old = self.read_raw(*reg);
                 let old = self.vectorize(&old, *class);
                 self.fill_row(rows, *row, &old);
             }
         }
-        let first = self.thread();
-        let lanes = self.lanes;
+        let (first, lanes) = (self.thread(), self.lanes);
         let (head, done) = (self.b.create_block(), self.b.create_block());
         let left = self.b.append_block_param(head, types::I32);
         self.b.ins().jump(head, &[BlockArg::Value(masked.bits)]);
@@ -200,7 +265,7 @@ impl Emit<'_, '_> {
         let thread = self.b.ins().iadd(first, lane);
         self.b.def_var(self.thread, thread);
         let homes: Vec<(Reg, Option<Home>)> = (read.iter().map(|o| o.reg))
-            .chain(defs.iter().map(|d| d.0))
+            .chain(written.iter().map(|w| w.0))
             .map(|r| (r, self.homes[r as usize].clone()))
             .collect();
         self.lanes = 1;
@@ -213,21 +278,22 @@ impl Emit<'_, '_> {
             let v = self.lane_of(o, rows, lane);
             self.write(o.reg, V::U(v));
         }
-        let emitted = self.inst(place);
-        let mut results = Vec::new();
-        for (reg, class, row) in &written {
+        for spot in spots {
+            self.spot(spot)?;
+        }
+        let mut scalars = Vec::new();
+        for (reg, class, row) in &results {
             let v = self.read_raw(*reg);
             let v = self.lane(&v, *class, 0);
-            results.push(v);
+            scalars.push(v);
             if !once {
                 self.put_lane(v, *class, rows, *row, lane);
             }
         }
-        for (reg, home) in homes.into_iter().rev() {
+        for (reg, home) in homes {
             self.homes[reg as usize] = home;
         }
         self.lanes = lanes;
-        emitted?;
         if once {
             self.b.ins().jump(done, &[]);
         } else {
@@ -240,17 +306,32 @@ impl Emit<'_, '_> {
         self.b.def_var(self.thread, first);
         if once {
             self.masked = Some(masked);
-            for ((reg, ..), v) in written.iter().zip(results) {
+            for ((reg, ..), v) in results.iter().zip(scalars) {
                 self.write(*reg, V::U(v));
             }
             return Ok(());
         }
-        for (reg, class, row) in &written {
+        for (reg, class, row) in &results {
             let v = self.take_row(rows, *row, *class);
             self.write(*reg, v);
         }
         self.masked = Some(masked);
         Ok(())
+    }
+
+    /// Whether one lane does for all what all do alike: a load of what is the same for all. Local memory is each lane's
+    /// own.
+    fn is_done_once(&self, spots: &[Spot], read: &[Operand]) -> bool {
+        let [spot] = spots else { return false };
+        let is_shared = match &self.plan.unit.inst(self.src.module, spot.place).op {
+            Op::Ld { space, addr, .. } => self.accessed(*space, addr) != Window::Local,
+            _ => false,
+        };
+        is_shared && read.iter().all(|o| matches!(o.value, V::U(_)))
+    }
+
+    fn row_bytes(&self, class: Class) -> i32 {
+        self.lanes as i32 * class.slot_bytes() as i32
     }
 
     /// Stack memory for rows, which are kept while other code uses [`Emit::buffer`].
@@ -327,5 +408,22 @@ impl Emit<'_, '_> {
     fn row_address(&mut self, class: Class, rows: Value, lane: Value) -> Value {
         let offset = self.mul_imm(lane, i64::from(class.slot_bytes()));
         self.b.ins().iadd(rows, offset)
+    }
+}
+
+/// Whether vector code does what an instruction computes lane by lane.
+fn is_done_by_lanes(op: &Op) -> bool {
+    match op {
+        Op::IntBin { op, ty, b, .. } => match op {
+            IntBinOp::Div | IntBinOp::Rem => true,
+            IntBinOp::Shl | IntBinOp::Shr => !matches!(b, Source::Imm(_)),
+            _ => {
+                matches!(ty, ScalarType::B64 | ScalarType::U64 | ScalarType::S64)
+                    && matches!(op, IntBinOp::Min | IntBinOp::Max)
+            }
+        },
+        Op::IntUn { op, .. } => matches!(op, IntUnOp::Popc | IntUnOp::Clz | IntUnOp::Brev),
+        Op::Prmt { .. } | Op::Shf { .. } | Op::Bfi { .. } | Op::Sad { .. } => true,
+        _ => false,
     }
 }

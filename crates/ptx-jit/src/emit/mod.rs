@@ -52,7 +52,6 @@ use cranelift_codegen::ir::{
 };
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
-pub(crate) use flow::vector_entry;
 pub(crate) use memory::Window;
 use mica_ptx::ast::Module;
 use mica_ptx_ops::layout::ModuleLayout;

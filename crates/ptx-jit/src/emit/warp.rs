@@ -10,6 +10,7 @@ use mica_ptx_ops::warp::shfl_source;
 
 use super::{Emit, V, flags};
 use crate::CompileError;
+use crate::plan::mask_of;
 use crate::run;
 use crate::scratch;
 use crate::unit::{BlockId, Class, Reg, WARP};
@@ -100,17 +101,9 @@ impl Emit<'_, '_> {
 
     /// Whether the mask of a collective has all lanes; `None` where it always has.
     fn is_whole_warp(&mut self, op: &Op) -> Result<Option<Value>, CompileError> {
-        let mask = match op {
-            Op::BarWarp { mask }
-            | Op::Match { mask, .. }
-            | Op::Redux { mask, .. }
-            | Op::Elect { mask, .. } => mask,
-            Op::Vote { mask, .. } | Op::Shfl { mask, .. } => match mask {
-                Some(mask) => mask,
-                None => return Ok(None),
-            },
-            // Without a mask: whoever is there, or `.aligned`.
-            _ => return Ok(None),
+        // Without a mask: whoever is there, or `.aligned`.
+        let Some(mask) = mask_of(op) else {
+            return Ok(None);
         };
         if self.known(mask) == Some(u32::MAX) {
             return Ok(None);
@@ -131,14 +124,9 @@ impl Emit<'_, '_> {
         }))
     }
 
-    /// The value of an operand that is the same in every launch: a number, or a register that is only ever given
-    /// that number.
+    /// The value of an operand that is the same in every launch.
     fn known(&self, o: &Operand) -> Option<u32> {
-        match o {
-            Operand::Imm(bits) => Some(*bits as u32),
-            Operand::Reg(r) => self.plan.constants.get(&self.reg(*r)).map(|c| *c as u32),
-            _ => None,
-        }
+        self.plan.known(self.instance, o)
     }
 
     /// Emits a collective inline. `false` when it has to go to the runtime.
@@ -270,9 +258,17 @@ impl Emit<'_, '_> {
         if let Some(dst) = s.dst {
             let v = self.get(s.src, Class::B32)?;
             let vs = self.vectorize(&v, Class::B32);
+            let mut made: Option<([u32; 4], Value)> = None;
             let out = from.chunks(4).map(|four| {
                 let four = [four[0].0, four[1].0, four[2].0, four[3].0];
-                self.pick(&vs, four)
+                match made {
+                    Some((same, picked)) if same == four => picked,
+                    _ => {
+                        let picked = self.pick(&vs, four);
+                        made = Some((four, picked));
+                        picked
+                    }
+                }
             });
             let out = out.collect();
             self.set(dst, V::X(out));

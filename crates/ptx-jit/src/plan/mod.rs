@@ -10,12 +10,14 @@
 //! ```
 
 mod cut;
+mod entries;
 mod pressure;
 mod sides;
 mod slots;
 mod spread;
 mod stack;
 
+pub(crate) use entries::mask_of;
 pub(crate) use sides::{Sides, is_pure};
 pub(crate) use spread::Spread;
 pub(crate) use stack::{LINK, Stack};
@@ -79,6 +81,8 @@ pub(crate) struct DivergeSite {
     pub(crate) els: u32,
     /// Where the paths meet again.
     pub(crate) join: Option<u32>,
+    /// What a group that goes on there has to load; `None` where that is all.
+    pub(crate) reload: Option<Vec<Reg>>,
 }
 
 /// An instruction done by the runtime.
@@ -152,6 +156,8 @@ pub(crate) struct Plan {
     pub(crate) constants: HashMap<Reg, u64>,
     /// By block: ends with a collective that code for whole warps does without stopping.
     pub(crate) inline: Vec<bool>,
+    /// By entry, whether vector code can be entered there: for groups, and for whole warps.
+    vector_entries: [Vec<bool>; 2],
     /// What can be proven of a launch.
     pub(crate) proof: BoundsProof,
     /// Local memory.
@@ -211,6 +217,7 @@ impl Plan {
             tracking: Default::default(),
             constants: HashMap::new(),
             inline: Vec::new(),
+            vector_entries: Default::default(),
             proof,
             stack: Stack::default(),
         };
@@ -223,6 +230,11 @@ impl Plan {
         crate::interrupt::poll();
         plan.sp_slot = plan.slots.get(&plan.unit.sp).copied();
         plan.list_sites(module);
+        for at in 0..plan.diverges.len() {
+            crate::interrupt::poll();
+            plan.diverges[at].reload = plan.reload(module, &plan.diverges[at]);
+        }
+        plan.vector_entries = [false, true].map(|warps| plan.find_vector_entries(module, warps));
         plan.tracking = [false, true].map(|inline| plan.track_slots(module, inline));
         plan.measure_stack(module);
         Ok(plan)
@@ -260,7 +272,12 @@ impl Plan {
                         let els = self.entry(els);
                         let join = self.graph.ipdom[b as usize].map(|j| self.entry(j));
                         self.diverge_of.insert(b, self.diverges.len() as u32);
-                        self.diverges.push(DivergeSite { then, els, join });
+                        self.diverges.push(DivergeSite {
+                            then,
+                            els,
+                            join,
+                            reload: None,
+                        });
                     }
                 }
                 Term::Table { index, .. } => {
@@ -302,6 +319,7 @@ impl Plan {
             then: e,
             els: e,
             join,
+            reload: None,
         });
     }
 

@@ -17,12 +17,12 @@ const MOST_STEPS: usize = 48;
 const FEW_STEPS: usize = 3;
 
 /// The sides of a branch on which lanes may differ.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sides {
-    /// The block of lanes for which the branch is taken, if that is not where all meet.
-    pub(crate) then: Option<BlockId>,
-    /// The block of the others.
-    pub(crate) els: Option<BlockId>,
+    /// The blocks of lanes for which the branch is taken, one after the other; none where all meet at once.
+    pub(crate) then: Vec<BlockId>,
+    /// The blocks of the others.
+    pub(crate) els: Vec<BlockId>,
     /// Where all meet.
     pub(crate) join: BlockId,
     /// Whether the sides access nothing and are so short that no branch pays.
@@ -30,9 +30,9 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// Both blocks, those of the lanes for which the branch is taken first.
+    /// All blocks, those of the lanes for which the branch is taken first.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> {
-        self.then.into_iter().chain(self.els)
+        self.then.iter().chain(&self.els).copied()
     }
 }
 
@@ -48,22 +48,9 @@ impl Plan {
         if self.uniformity(pred) != Uniformity::Varying || self.unit.has_calls() || then == els {
             return None;
         }
-        let end = |side: BlockId| match self.is_side(module, b, side) {
-            true => self.graph.succs[side as usize].first().copied(),
-            false => None,
-        };
-        let (then, els, join) = match (end(then), end(els)) {
-            (Some(x), Some(y)) if x == y => (Some(then), Some(els), x),
-            (Some(x), _) if x == els => (Some(then), None, els),
-            (_, Some(y)) if y == then => (None, Some(els), then),
-            _ => return None,
-        };
-        if join == b {
-            return None;
-        }
-        if let (Some(first), Some(second)) = (then, els)
-            && self.spoils(module, first, second)
-        {
+        let ((then, join), (els, end)) = (self.way(module, b, then)?, self.way(module, b, els)?);
+        let spoils = els.first().is_some_and(|e| self.spoils(module, &then, *e));
+        if end != join || join == b || spoils {
             return None;
         }
         let mut sides = Sides {
@@ -72,27 +59,41 @@ impl Plan {
             join,
             is_selection: false,
         };
-        let steps: usize = sides
-            .blocks()
-            .map(|s| self.unit.blocks[s as usize].steps.len())
-            .sum();
-        sides.is_selection =
-            steps <= FEW_STEPS && sides.blocks().all(|s| self.ops(module, s).all(is_pure));
+        let steps = |b: BlockId| self.unit.blocks[b as usize].steps.len();
+        sides.is_selection = sides.blocks().map(steps).sum::<usize>() <= FEW_STEPS
+            && !self.is_guarded(&sides.then)
+            && !self.is_guarded(&sides.els)
+            && sides.blocks().all(|s| self.ops(module, s).all(is_pure));
         Some(sides)
     }
 
-    /// Whether `side` is only entered from `b`, and goes straight on.
-    fn is_side(&self, module: &Module, b: BlockId, side: BlockId) -> bool {
-        let block = &self.unit.blocks[side as usize];
-        self.graph.preds[side as usize] == [b]
-            && matches!(block.term, Term::Jump(_))
-            && block.steps.len() <= MOST_STEPS
-            && block.steps.iter().all(|s| matches!(s, Step::Inst(_)))
-            && !self.guards.contains_key(&side)
-            && !self.preheaders.contains(&side)
-            && self
-                .ops(module, side)
-                .all(|op| is_pure(op) || matches!(op, Op::Ld { .. } | Op::St { .. } | Op::Atom(_)))
+    /// Whether blocks test values of the whole group, which lanes that run one by one need not.
+    pub(crate) fn is_guarded(&self, blocks: &[BlockId]) -> bool {
+        blocks.iter().any(|b| self.guards.contains_key(b))
+    }
+
+    /// The blocks from `at` on that are only entered from `b`, and where they lead.
+    fn way(&self, module: &Module, b: BlockId, mut at: BlockId) -> Option<(Vec<BlockId>, BlockId)> {
+        let (mut blocks, mut from, mut steps) = (Vec::new(), b, 0);
+        while self.graph.preds[at as usize] == [from] {
+            let block = &self.unit.blocks[at as usize];
+            steps += block.steps.len();
+            let Term::Jump(next) = block.term else {
+                return None;
+            };
+            let runs =
+                |op: &Op| is_pure(op) || matches!(op, Op::Ld { .. } | Op::St { .. } | Op::Atom(_));
+            if steps > MOST_STEPS
+                || self.preheaders.contains(&at)
+                || !block.steps.iter().all(|s| matches!(s, Step::Inst(_)))
+                || !self.ops(module, at).all(runs)
+            {
+                return None;
+            }
+            blocks.push(at);
+            (from, at) = (at, next);
+        }
+        Some((blocks, at))
     }
 
     fn ops<'m>(&self, module: &'m Module, b: BlockId) -> impl Iterator<Item = &'m Op> {
@@ -104,16 +105,18 @@ impl Plan {
         })
     }
 
-    /// Whether the first side writes something for all lanes that the second one reads.
-    fn spoils(&self, module: &Module, first: BlockId, second: BlockId) -> bool {
-        let block = &self.unit.blocks[first as usize];
+    /// Whether blocks write something for all lanes that the block `second` needs as it was.
+    fn spoils(&self, module: &Module, first: &[BlockId], second: BlockId) -> bool {
         let mut spoils = false;
-        for s in &block.steps {
-            visit_step(&self.unit, module, block.instance, *s, &mut |r, a| {
-                spoils |= a == Access::Def
-                    && self.uniformity(r) != Uniformity::Varying
-                    && self.live_in[second as usize].has(r);
-            });
+        for b in first {
+            let block = &self.unit.blocks[*b as usize];
+            for s in &block.steps {
+                visit_step(&self.unit, module, block.instance, *s, &mut |r, a| {
+                    spoils |= a == Access::Def
+                        && self.uniformity(r) != Uniformity::Varying
+                        && self.live_in[second as usize].has(r);
+                });
+            }
         }
         spoils
     }

@@ -4,11 +4,12 @@
 //! what the code up to the meeting point reads or writes; the rest is copied only when they do not meet.
 
 use mica_ptx::ast::Module;
+use mica_ptx::visit::Access;
 
 use super::{DivergeSite, Plan, Saved};
 use crate::bits::BitSet;
 use crate::liveness::{visit_step, visit_term};
-use crate::unit::{BlockId, Term};
+use crate::unit::{BlockId, Reg, Term};
 
 /// Paths with more blocks are not looked through.
 const MOST_BLOCKS: usize = 96;
@@ -22,6 +23,13 @@ pub(crate) struct Spread {
     pub(crate) apart: Vec<Saved>,
     /// To be compared before they do.
     pub(crate) compare: Vec<Saved>,
+}
+
+/// What code between a divergent branch and the point where paths meet does to registers.
+#[derive(Default)]
+struct Touched {
+    any: BitSet,
+    written: BitSet,
 }
 
 impl Plan {
@@ -46,7 +54,7 @@ impl Plan {
         };
         let saved = |regs: Vec<_>, wanted: bool| {
             regs.into_iter()
-                .filter(|r| touched.has(*r) == wanted)
+                .filter(|r| touched.any.has(*r) == wanted)
                 .map(|r| self.saved_register(r))
                 .collect()
         };
@@ -57,13 +65,26 @@ impl Plan {
         }
     }
 
+    /// Registers that a group has to load where the paths of a divergent branch have met; `None` where that is all of
+    /// them.
+    pub(super) fn reload(&self, module: &Module, d: &DivergeSite) -> Option<Vec<Reg>> {
+        let block = |entry: u32| self.entries[entry as usize];
+        let join = block(d.join?);
+        let touched = self.touched(module, [block(d.then), block(d.els)], join)?;
+        let live = &self.live_in[join as usize];
+        Some(touched.written.iter().filter(|r| live.has(*r)).collect())
+    }
+
     /// Registers that are read or written from `starts` up to `join`. `None` where threads may stop
     /// between, and where that is far.
-    fn touched(&self, module: &Module, starts: [BlockId; 2], join: BlockId) -> Option<BitSet> {
+    fn touched(&self, module: &Module, starts: [BlockId; 2], join: BlockId) -> Option<Touched> {
         if self.unit.has_calls() {
             return None;
         }
-        let mut touched = BitSet::new(self.unit.regs.len());
+        let mut touched = Touched {
+            any: BitSet::new(self.unit.regs.len()),
+            written: BitSet::new(self.unit.regs.len()),
+        };
         let mut seen = vec![join];
         let mut open: Vec<BlockId> = starts.to_vec();
         while let Some(b) = open.pop() {
@@ -77,11 +98,14 @@ impl Plan {
                 return None;
             }
             for step in &block.steps {
-                visit_step(&self.unit, module, block.instance, *step, &mut |r, _| {
-                    touched.insert(r);
+                visit_step(&self.unit, module, block.instance, *step, &mut |r, a| {
+                    touched.any.insert(r);
+                    if a == Access::Def {
+                        touched.written.insert(r);
+                    }
                 });
             }
-            visit_term(&self.unit, module, b, &mut |r, _| touched.insert(r));
+            visit_term(&self.unit, module, b, &mut |r, _| touched.any.insert(r));
             open.extend(&self.graph.succs[b as usize]);
         }
         Some(touched)

@@ -360,7 +360,7 @@ impl Dispatch<'_> {
                 && t % self.lanes == 0
                 && t + self.lanes <= self.threads
                 && (1..self.lanes).all(|l| conts[(t + l) as usize] == c)
-                && crate::emit::vector_entry(&self.k.plan, c)
+                && self.k.plan.is_vector_entry(self.lanes as usize, c)
                 && cohere(
                     self.k,
                     self.scratch,
