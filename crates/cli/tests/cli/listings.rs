@@ -38,6 +38,23 @@ fn a_share_that_nobody_asked_for_is_marked_in_every_listing() {
         home.ok("events owed")
             .contains("70 % of the GPU (not reserved)")
     );
+    assert!(
+        home.ok("smi -L")
+            .contains("  vGPU owed: 32 MiB, 70 % not reserved (suspended)\n")
+    );
+    let picture = home.ok("smi");
+    assert!(picture.contains("/ ~70%"), "{picture}");
+    assert!(picture.contains("~ not reserved |"), "{picture}");
+    let only = home.ok("stats owed");
+    assert!(
+        only.contains("\nowed ") && !only.contains("asked"),
+        "{only}"
+    );
+    let nothing = home.mica("events nobody");
+    assert_eq!(
+        (nothing.code, nothing.out.as_str(), nothing.err.as_str()),
+        (0, "", "mica: no events of nobody\n")
+    );
     for line in ["ls --json", "stats --json"] {
         let json = home.json(line);
         let vgpus = json.get("vgpus").unwrap_or(&json).as_array().unwrap();
