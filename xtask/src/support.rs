@@ -276,66 +276,68 @@ fn direct(entry: &EntryPoint) -> &'static str {
     }
 }
 
+/// What stands above the tables.
+const HEADER: &str = "# Supported driver functions\n\n\
+ Written by `cargo xtask support` from the table of entry points in `crates/cuda-abi`; do not edit.\n\n\
+ **Isolated mode:** *local* is answered in the program; *posted* goes to the worker without waiting, and an\n\
+ error comes late; *synchronous* waits for the worker, at least the first time; *refused* answers\n\
+ `CUDA_ERROR_NOT_SUPPORTED` (801) and names the call in the log (`MICA_LOG`). A function that is served may\n\
+ still refuse a flag or a kind of argument, with the code a driver has for it.\n\n\
+ **Direct mode:** *charged* counts against the memory limit; *gated* waits for the virtual GPU's turn;\n\
+ *observed* is noted and goes on; *the vGPU's* answers what the virtual GPU has; *forwarded* is the real\n\
+ driver's own answer.\n\n\
+ A function with several versions has a line for each; variants for a thread's own default stream\n\
+ (`_ptds`, `_ptsz`) are served as the one they belong to. Versions are those of CUDA: 12040 is 12.4.\n\n";
+
 fn text() -> String {
-    let mut text = String::from(
-        "# Supported driver functions\n\n\
-         Written by `cargo xtask support` from the table of entry points in `crates/cuda-abi`; do not edit.\n\n\
-         **Isolated mode:** *local* is answered in the program; *posted* goes to the worker without waiting, and an\n\
-         error comes late; *synchronous* waits for the worker, at least the first time; *refused* answers\n\
-         `CUDA_ERROR_NOT_SUPPORTED` (801) and names the call in the log (`MICA_LOG`). A function that is served may\n\
-         still refuse a flag or a kind of argument, with the code a driver has for it.\n\n\
-         **Direct mode:** *charged* counts against the memory limit; *gated* waits for the virtual GPU's turn;\n\
-         *observed* is noted and goes on; *the vGPU's* answers what the virtual GPU has; *forwarded* is the real\n\
-         driver's own answer.\n\n\
-         A function with several versions has a line for each; variants for a thread's own default stream\n\
-         (`_ptds`, `_ptsz`) are served as the one they belong to. Versions are those of CUDA: 12040 is 12.4.\n\n",
-    );
+    let mut text = String::from(HEADER);
     let entries: Vec<&EntryPoint> = ENTRY_POINTS
         .iter()
         .filter(|entry| !entry.symbol.ends_with("_ptds") && !entry.symbol.ends_with("_ptsz"))
         .collect();
-    let served = |entry: &&&EntryPoint| entry.isolated() != Isolated::Refused;
-    let count = entries.iter().filter(served).count();
+    let served = entries.iter().filter(is_served).count();
     let _ = writeln!(
         text,
-        "{} functions, {count} of them served in isolated mode.\n",
+        "{} functions, {served} of them served in isolated mode.\n",
         entries.len()
     );
+    let families: Vec<(usize, Vec<&EntryPoint>)> = (0..FAMILIES.len())
+        .map(|number| {
+            let of = entries.iter().filter(|entry| family(entry) == number);
+            (number, of.copied().collect())
+        })
+        .filter(|(_, of): &(usize, Vec<_>)| !of.is_empty())
+        .collect();
     text.push_str("| family | functions | served isolated | refused, why |\n|---|---|---|---|\n");
-    for (number, (name, _, why)) in FAMILIES.iter().enumerate() {
-        let of: Vec<_> = entries
-            .iter()
-            .filter(|entry| family(entry) == number)
-            .collect();
-        if of.is_empty() {
-            continue;
-        }
-        let served = of.iter().filter(|entry| served(entry)).count();
-        let why = if served < of.len() { *why } else { "" };
+    for (number, of) in &families {
+        let (name, _, why) = FAMILIES[*number];
+        let served = of.iter().filter(is_served).count();
+        let why = if served < of.len() { why } else { "" };
         let _ = writeln!(text, "| {name} | {} | {served} | {why} |", of.len());
     }
-    for (number, (name, _, _)) in FAMILIES.iter().enumerate() {
-        let of: Vec<_> = entries
-            .iter()
-            .filter(|entry| family(entry) == number)
-            .collect();
-        if of.is_empty() {
-            continue;
-        }
-        let _ = write!(
+    for (number, of) in &families {
+        text.push_str(&section(FAMILIES[*number].0, of));
+    }
+    text
+}
+
+fn is_served(entry: &&&EntryPoint) -> bool {
+    entry.isolated() != Isolated::Refused
+}
+
+/// The functions of one family, a row each.
+fn section(name: &str, entries: &[&EntryPoint]) -> String {
+    let mut text =
+        format!("\n## {name}\n\n| function | since | isolated | direct |\n|---|---|---|---|\n");
+    for entry in entries {
+        let _ = writeln!(
             text,
-            "\n## {name}\n\n| function | since | isolated | direct |\n|---|---|---|---|\n"
+            "| `{}` | {} | {} | {} |",
+            entry.symbol,
+            entry.version,
+            isolated(entry),
+            direct(entry)
         );
-        for entry in of {
-            let _ = writeln!(
-                text,
-                "| `{}` | {} | {} | {} |",
-                entry.symbol,
-                entry.version,
-                isolated(entry),
-                direct(entry)
-            );
-        }
     }
     text
 }

@@ -35,6 +35,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
+use mica_bench::ShimTask;
 use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable_lines;
 
@@ -135,18 +136,17 @@ fn dispatch(command: &Command) -> Result<i32> {
             large_module,
             without_pinned,
             copies,
-        } => {
-            let task = match (copy_for_ever, train, large_module, copies) {
-                (.., Some(direction)) => mica_bench::ShimTask::Copies(*direction),
-                (true, ..) => mica_bench::ShimTask::CopyForEver,
-                (_, true, ..) => mica_bench::ShimTask::Train,
-                (_, _, true, _) => mica_bench::ShimTask::LargeModule,
-                _ => mica_bench::ShimTask::Calls {
+        } => done(mica_bench::run_shim_load(
+            match (copy_for_ever, train, large_module, copies) {
+                (.., Some(direction)) => ShimTask::Copies(*direction),
+                (true, ..) => ShimTask::CopyForEver,
+                (_, true, ..) => ShimTask::Train,
+                (_, _, true, _) => ShimTask::LargeModule,
+                _ => ShimTask::Calls {
                     pinned: !without_pinned,
                 },
-            };
-            done(mica_bench::run_shim_load(task))
-        }
+            },
+        )),
         Command::LimitProbe { limit, vgpu } => examine::limit_probe(*limit, vgpu.as_deref()),
         Command::Load { load } => done(run_load(load)),
     }

@@ -13,9 +13,10 @@ use crate::args::{
     ConfigArgs, CreateArgs, DaemonArgs, JsonArgs, NameArgs, RemoveArgs, ResizeArgs, SuspendArgs,
 };
 use crate::control::{connect, connect_existing};
-use crate::listing::{print_json, share_words};
+use crate::listing::print_json;
 use crate::spec;
 use mica_command::refusal::explain;
+use mica_command::share::share_words;
 use mica_command::size::{Memory, show_bytes};
 
 pub(crate) fn create(args: &CreateArgs) -> Result<()> {
@@ -62,8 +63,10 @@ pub(crate) fn resize(args: &ResizeArgs) -> Result<()> {
         priority: args.priority.map(spec::priority),
         drain: args.drain,
     };
-    let vgpu = connect()?.resize(&args.name, &change).map_err(explain)?;
-    report(&vgpu, args.json)
+    let vgpu = connect()?
+        .resize(&args.vgpu.name, &change)
+        .map_err(explain)?;
+    report(&vgpu, args.vgpu.json)
 }
 
 fn report(vgpu: &VgpuInfo, json: bool) -> Result<()> {
@@ -103,10 +106,10 @@ pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
 pub(crate) fn suspend(args: &SuspendArgs) -> Result<()> {
     let client = connect()?;
     let suspended = match args.free {
-        true => client.suspend_and_free(&args.name),
-        false => client.suspend(&args.name),
+        true => client.suspend_and_free(&args.vgpu.name),
+        false => client.suspend(&args.vgpu.name),
     };
-    report(&suspended.map_err(explain)?, args.json)
+    report(&suspended.map_err(explain)?, args.vgpu.json)
 }
 
 pub(crate) fn resume(args: &NameArgs) -> Result<()> {
@@ -180,7 +183,7 @@ pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
     }
     ensure!(
         args.file.is_some() || !args.json,
-        "--json needs --check FILE or --new-token"
+        "--json needs FILE or --new-token"
     );
     match &args.file {
         Some(file) => {

@@ -1,5 +1,7 @@
 //! Answers to a command line that clap refuses: hints, and the exit code.
 
+use std::error::Error as _;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -11,39 +13,61 @@ use crate::args::Cli;
 use crate::not_started::OWN_FAILURE;
 
 /// Commands that people know from elsewhere, and what Mica has instead.
-const KNOWN_ELSEWHERE: [(&[&str], &str); 8] = [
+const KNOWN_ELSEWHERE: [(&[&str], &str); 15] = [
     (
         &["nvidia-smi", "nvsmi"],
         "`mica smi` prints the same picture, with virtual GPUs",
     ),
     (
-        &["htop", "nvtop", "nvitop", "watch"],
+        &["htop", "nvtop", "nvitop", "watch", "monitor"],
         "`mica top` shows everything live; `mica stats` prints it once",
+    ),
+    (
+        &["usage", "use", "billing", "history"],
+        "`mica stats` prints what is used, `mica report` what was used",
     ),
     (
         &["logs", "log", "journal"],
         "`mica events` prints what happened; -f follows it",
     ),
     (
-        &["status", "info"],
+        &["status", "info", "vgpu", "vgpus"],
         "`mica ls` lists virtual GPUs; `mica doctor` checks their limits",
     ),
     (
-        &["inspect", "describe"],
+        &["inspect", "describe", "get"],
         "`mica show NAME` shows all about a virtual GPU",
     ),
     (
-        &["remove", "delete"],
+        &["remove", "delete", "del", "destroy"],
         "`mica rm NAME` removes a virtual GPU",
+    ),
+    (
+        &["add", "new", "make"],
+        "`mica create NAME -m 8GiB -s 30` makes a virtual GPU",
+    ),
+    (
+        &["set", "update", "edit", "change", "limit", "limits"],
+        "`mica resize NAME -m 8GiB -s 30` changes limits",
     ),
     (
         &["kill", "stop"],
         "`mica cancel` ends kernels; `mica rm --force` ends programs",
     ),
+    (&["pause"], "`mica suspend NAME` holds what runs"),
     (
-        &["start"],
-        "`mica run -- CMD` runs a program in a virtual GPU of its own",
+        &["attach", "enter", "shell", "join"],
+        "`mica exec NAME -- CMD` runs a program in a virtual GPU",
     ),
+    (
+        &["start", "init", "install", "setup"],
+        "`mica run -- CMD` runs a program in a virtual GPU of its own; nothing is set up before",
+    ),
+    (
+        &["web", "ui", "gui", "page"],
+        "`mica dashboard` opens the web page",
+    ),
+    (&["version"], "`mica --version` prints the version"),
 ];
 
 /// Options that people try, and what Mica has instead.
@@ -59,7 +83,9 @@ const OTHER_OPTIONS: [(&[&str], &str); 2] = [
 ];
 
 /// Prints what clap has to say (help, or what is wrong), with hints; returns the exit code.
-pub(crate) fn report(mut error: clap::Error) -> ExitCode {
+pub(crate) fn report(error: clap::Error) -> ExitCode {
+    let mut error = in_plain_words(error);
+    hide_internal_commands(&mut error);
     if let Some(tip) = tip(&error) {
         // What sounds alike is not what was meant.
         error.remove(ContextKind::SuggestedSubcommand);
@@ -87,6 +113,74 @@ pub(crate) fn report(mut error: clap::Error) -> ExitCode {
         _ if starts_program() => OWN_FAILURE as u8,
         code => u8::try_from(code).unwrap_or(2),
     })
+}
+
+/// An error whose reason is a number's in words that say what to write, instead of Rust's.
+fn in_plain_words(error: clap::Error) -> clap::Error {
+    let Some(reason) = error.source().and_then(reason) else {
+        return error;
+    };
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    let (Some(value), Some(argument)) = (
+        text(ContextKind::InvalidValue),
+        text(ContextKind::InvalidArg),
+    ) else {
+        return error;
+    };
+    let sentence = format!(
+        "invalid value '{value}' for '{argument}': {reason}\n\nFor more information, try '--help'.\n"
+    );
+    clap::Error::raw(ErrorKind::ValueValidation, sentence).with_cmd(&Cli::command())
+}
+
+/// What to write instead of a number that was not understood.
+fn reason(source: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if let Some(wrong) = source.downcast_ref::<ParseIntError>() {
+        let words = match wrong.kind() {
+            IntErrorKind::PosOverflow => "the number is too large",
+            _ => "write a whole number, such as 4",
+        };
+        return Some(words.to_owned());
+    }
+    if source.is::<ParseFloatError>() {
+        return Some("write a number, such as 30 or 0.5".to_owned());
+    }
+    // clap's words for a range.
+    let text = source.to_string();
+    let (_, range) = text.split_once(" is not in ")?;
+    let (least, most) = range.split_once("..=").or_else(|| range.split_once(".."))?;
+    Some(match most {
+        "" => format!("write a whole number from {least} up"),
+        most => format!("write a whole number from {least} to {most}"),
+    })
+}
+
+/// Takes back suggestions of commands that are not for people.
+fn hide_internal_commands(error: &mut clap::Error) {
+    let command = Cli::command();
+    let is_shown = |name: &String| {
+        let found = command.find_subcommand(name);
+        found.is_none_or(|command| !command.is_hide_set())
+    };
+    let Some(suggested) = error.remove(ContextKind::SuggestedSubcommand) else {
+        return;
+    };
+    let kept = match suggested {
+        ContextValue::String(name) if !is_shown(&name) => return,
+        ContextValue::Strings(names) => {
+            let names: Vec<String> = names.into_iter().filter(is_shown).collect();
+            match names.as_slice() {
+                [] => return,
+                [one] => ContextValue::String(one.clone()),
+                _ => ContextValue::Strings(names),
+            }
+        }
+        other => other,
+    };
+    error.insert(ContextKind::SuggestedSubcommand, kept);
 }
 
 /// Whether the option that sounds alike is one that every command has: nobody who types `--regions` means `--version`.
@@ -179,7 +273,10 @@ mod tests {
             assert!(!named.is_empty(), "{tip}");
             for rest in named {
                 let name = rest.split([' ', '`']).next().unwrap();
-                assert!(command.find_subcommand(name).is_some(), "mica {name}");
+                assert!(
+                    name.starts_with('-') || command.find_subcommand(name).is_some(),
+                    "mica {name}"
+                );
             }
         }
     }

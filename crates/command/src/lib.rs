@@ -8,6 +8,7 @@ pub mod child;
 pub mod output;
 pub mod progress;
 pub mod refusal;
+pub mod share;
 pub mod size;
 pub mod table;
 pub mod users;

@@ -1,5 +1,7 @@
 //! Columns that line up, and colour only where a terminal shows it.
 
+use std::borrow::Cow;
+
 use mica_wire::host::printable::{printable, printable_lines};
 
 use crate::output::{shows_colours, terminal_columns};
@@ -65,14 +67,8 @@ impl Table {
         for row in &self.rows {
             let mut line = String::new();
             for (cell, width) in row.iter().zip(&widths) {
-                let long = cell.chars().count();
-                if long > *width {
-                    line.extend(cell.chars().take(width.saturating_sub(1)));
-                    line.push('…');
-                } else {
-                    line.push_str(cell);
-                }
-                let padding = width.saturating_sub(long) + 2;
+                line.push_str(&cut(cell, *width));
+                let padding = width.saturating_sub(cell.chars().count()) + 2;
                 line.push_str(&" ".repeat(padding));
             }
             text.push_str(line.trim_end());
@@ -80,6 +76,15 @@ impl Table {
         }
         text
     }
+}
+
+/// A text with its end replaced by `…` where it has more than so many characters.
+pub fn cut(text: &str, columns: usize) -> Cow<'_, str> {
+    if text.chars().count() <= columns {
+        return Cow::Borrowed(text);
+    }
+    let kept = text.chars().take(columns.saturating_sub(1));
+    Cow::Owned(kept.chain(['…']).collect())
 }
 
 /// Colours for words that matter; plain if the output is not a terminal or `NO_COLOR` is set.

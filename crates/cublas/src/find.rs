@@ -3,8 +3,10 @@
 //! `MICA_CUDA_LIBRARIES` (folders, separated by colons; `off`: no library is used), then the loader's own search, then
 //! `CUDA_HOME` and `CUDA_PATH`. In a folder that the variable names, the `nvidia/*/lib` of Python's packages are looked into too.
 
-use std::ffi::{CString, OsString, c_void};
+use std::ffi::{CStr, OsString};
 use std::path::{Path, PathBuf};
+
+use mica_driver_files::library::{Library, LibraryError};
 
 use crate::abi::Functions;
 
@@ -69,35 +71,16 @@ fn folders(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     folders
 }
 
-fn last_message() -> String {
-    // SAFETY: gives this thread's last message, or null.
-    let message = unsafe { libc::dlerror() };
-    if message.is_null() {
-        return "no reason given".into();
-    }
-    // SAFETY: a terminated string that lives until the next call on this thread.
-    let message = unsafe { std::ffi::CStr::from_ptr(message) };
-    message.to_string_lossy().into_owned()
-}
-
 /// Opens one file, or what the loader finds for a name.
 pub(crate) fn open(path: &Path, majors: &[usize]) -> Result<Functions, Missing> {
-    let failed = |message: String| Missing::Load {
+    let library = Library::open(path).map_err(|error| Missing::Load {
         path: path.into(),
-        message,
-    };
-    let c_path = CString::new(path.as_os_str().as_encoded_bytes())
-        .map_err(|_| failed("the path holds a zero byte".into()))?;
-    // SAFETY: a terminated string. The user's library runs its constructors, as it would in any of the user's programs.
-    let handle = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        return Err(failed(last_message()));
-    }
-    let symbol = |name: &std::ffi::CStr| -> Option<*mut c_void> {
-        // SAFETY: the handle is never closed, the name is terminated.
-        let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
-        (!address.is_null()).then_some(address)
-    };
+        message: match error {
+            LibraryError::Load { message, .. } => message,
+            other => other.to_string(),
+        },
+    })?;
+    let symbol = |name: &CStr| library.symbol(&name.to_string_lossy());
     let functions = Functions::of(symbol).map_err(|symbol| Missing::Symbol {
         path: path.into(),
         symbol,

@@ -1,25 +1,22 @@
 //! The CUDA driver interface: types, result codes, the one table of entry points.
 //!
 //! Owns what is true of the interface itself: which symbols exist, since when, what they do, how the
-//! structures that limits depend on are laid out, where the files of the driver lie. Calls nothing.
+//! structures that limits depend on are laid out. Calls nothing.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
 #[macro_use]
 mod table;
 
-mod driver_files;
 mod entry;
 mod names;
 mod pci;
-mod places;
 mod result;
 mod service;
 mod signatures;
 mod types;
 mod work;
 
-pub use driver_files::{driver_libraries, nodes_of};
 pub use entry::{
     Class, DefaultStream, ENTRY_POINTS, EntryPoint, Symbol, find_symbol, resolve, sounds_limited,
     variants,
@@ -30,7 +27,6 @@ pub use names::{
     event_use_flags, host_alloc_flags, host_register_flags, mem_attach_flags, stream_flags,
 };
 pub use pci::{PciAddress, SOFTWARE_PCI_DOMAIN};
-pub use places::{CONTAINER_DRIVER_DIR, library_files};
 pub use result::CuResult;
 pub use service::{Direct, Isolated};
 pub use signatures::function;

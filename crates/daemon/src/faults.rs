@@ -125,7 +125,7 @@ fn note_one(daemon: &Daemon, fault: DeviceFault) {
         (None, Some(pid)) => format!(" (process {pid}, of no virtual GPU)"),
         _ => String::new(),
     };
-    let text = format!("gpu {index}: Xid {}, {words}{whose}", fault.xid);
+    let text = format!("GPU {index}: Xid {}, {words}{whose}", fault.xid);
     let closes = then == Then::Reset && registry.gpus[index].drained.is_none();
     let why = format!(
         "Xid {}, {words}: end the programs on it, reset it (`nvidia-smi --gpu-reset -i {}`, or restart the host) and \
@@ -143,7 +143,7 @@ fn note_one(daemon: &Daemon, fault: DeviceFault) {
     let events = &daemon.events;
     events.add(severity, "gpu_fault", vgpu.as_deref(), pid, text);
     if closes {
-        let text = format!("gpu {index} takes no new programs: {why}");
+        let text = format!("GPU {index} takes no new programs: {why}");
         events.add(Severity::Error, "gpu_drained", None, None, text);
     }
 }

@@ -109,6 +109,52 @@ struct Tokens {
 const HELLO: u8 = 1;
 const TOKEN: std::ops::Range<usize> = 40..56;
 
+/// Bit of a message's first byte: any bytes of any length are sent, not a frame.
+const RAW: u8 = 0x40;
+/// Bit of a message's first byte: a new connection is a worker's, not a program's.
+const WORKER: u8 = 0x80;
+
+/// The server of connections, and who is connected.
+struct Fed<'a> {
+    server: &'a mut HostServer,
+    peers: [Option<(u64, HostSocket)>; 4],
+    tokens: [Option<[u8; 16]>; 4],
+}
+
+impl Fed<'_> {
+    /// Sends one message, and has the server read it. Whether there was a connection for it.
+    fn message(&mut self, choice: u8, body: &[u8]) -> bool {
+        let mut frame = [0; FRAME_BYTES];
+        let whole = body.len().min(FRAME_BYTES);
+        frame[..whole].copy_from_slice(&body[..whole]);
+        if let (Some(token), HELLO) = (self.tokens[usize::from(choice >> 2 & 3)], frame[0]) {
+            frame[TOKEN].copy_from_slice(&token);
+        }
+        let peer = &mut self.peers[usize::from(choice & 3)];
+        if peer.is_none() {
+            let door = match choice & WORKER {
+                0 => PeerSocket::Programs,
+                _ => PeerSocket::Workers,
+            };
+            *peer = self.server.adopt_pair(door);
+        }
+        let Some((number, socket)) = peer else {
+            return false;
+        };
+        let sent = match choice & RAW {
+            0 => send_with(socket, &Frame::from_bytes(frame), choice >> 4 & 3),
+            _ => send(socket, body, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok(),
+        };
+        if sent {
+            self.server.readable(*number);
+        }
+        if !self.server.has(*number) {
+            *peer = None;
+        }
+        true
+    }
+}
+
 /// A daemon to be fed.
 pub struct Target {
     daemon: Arc<Daemon>,
@@ -198,61 +244,44 @@ impl Target {
         let Ok(mut server) = HostServer::new(self.daemon.clone(), listener, workers) else {
             return;
         };
-        let mut peers: [Option<(u64, HostSocket)>; 4] = Default::default();
+        let mut fed = Fed {
+            server: &mut server,
+            peers: Default::default(),
+            tokens: [
+                None,
+                Some(direct.token),
+                Some(isolated.worker_token),
+                Some(isolated.token),
+            ],
+        };
         let mut rest = bytes;
         while let Some((choice, after)) = rest.split_first() {
-            let length = after.len().min(match choice & 0x40 {
+            let length = after.len().min(match choice & RAW {
                 0 => FRAME_BYTES,
                 _ => usize::from(after.first().copied().unwrap_or(0)) + 1,
             });
             let (body, after) = after.split_at(length);
             rest = after;
-            let mut frame = [0; FRAME_BYTES];
-            let whole = length.min(FRAME_BYTES);
-            frame[..whole].copy_from_slice(&body[..whole]);
-            let token = [
-                None,
-                Some(direct.token),
-                Some(isolated.worker_token),
-                Some(isolated.token),
-            ];
-            if let (Some(token), HELLO) = (token[usize::from(choice >> 2 & 3)], frame[0]) {
-                frame[TOKEN].copy_from_slice(&token);
-            }
-            let peer = &mut peers[usize::from(choice & 3)];
-            if peer.is_none() {
-                let door = match choice & 0x80 {
-                    0 => PeerSocket::Programs,
-                    _ => PeerSocket::Workers,
-                };
-                *peer = server.adopt_pair(door);
-            }
-            let Some((number, socket)) = peer else { return };
-            let sent = match choice & 0x40 {
-                0 => send_with(socket, &Frame::from_bytes(frame), choice >> 4 & 3),
-                _ => send(socket, body, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok(),
-            };
-            if sent {
-                server.readable(*number);
-            }
-            if !server.has(*number) {
-                *peer = None;
+            if !fed.message(*choice, body) {
+                return;
             }
             self.check();
         }
-        drop(peers);
+        drop(fed);
         server.close_all();
-        {
-            let registry = self.daemon.registry();
-            for vgpu in registry.vgpus.values() {
-                for ledger in [&vgpu.ledger, &vgpu.host_ledger] {
-                    assert_eq!(ledger.used_bytes(), 0, "the dead hold nothing");
-                    assert_eq!(ledger.granted_bytes(), 0);
-                }
-            }
-            assert!(registry.clients.is_empty());
-        }
+        self.check_nothing_is_held();
         self.clear();
+    }
+
+    fn check_nothing_is_held(&self) {
+        let registry = self.daemon.registry();
+        for vgpu in registry.vgpus.values() {
+            for ledger in [&vgpu.ledger, &vgpu.host_ledger] {
+                assert_eq!(ledger.used_bytes(), 0, "the dead hold nothing");
+                assert_eq!(ledger.granted_bytes(), 0);
+            }
+        }
+        assert!(registry.clients.is_empty());
     }
 
     /// A virtual GPU, whose worker is taken to be the process of the fuzzer's connections.

@@ -268,11 +268,11 @@ fn note_trouble(
     let (severity, kind, text) = match &now {
         Some(why) => {
             let (kind, words) = trouble.begins;
-            (Severity::Error, kind, format!("gpu {index} {words}: {why}"))
+            (Severity::Error, kind, format!("GPU {index} {words}: {why}"))
         }
         None => {
             let (kind, words) = trouble.ends;
-            (Severity::Info, kind, format!("gpu {index} {words}"))
+            (Severity::Info, kind, format!("GPU {index} {words}"))
         }
     };
     *known = now;

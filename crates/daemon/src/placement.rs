@@ -63,7 +63,7 @@ impl Candidate {
         if let Some(why) = &self.unusable {
             return Some(error(
                 "state",
-                format!("gpu {} cannot be used: {why}", self.index),
+                format!("GPU {} cannot be used: {why}", self.index),
                 None,
             ));
         }
@@ -71,7 +71,7 @@ impl Candidate {
             return Some(error(
                 "enforcement",
                 format!(
-                    "gpu {} is the software GPU: it has no driver for programs to be direct with and \
+                    "GPU {} is the software GPU: it has no driver for programs to be direct with and \
                      is always isolated",
                     self.index
                 ),
@@ -90,18 +90,23 @@ impl Candidate {
         if (1..=room).contains(&limit) {
             return None;
         }
+        let bound = self.bound.as_ref();
+        let bound = bound.map_or(String::new(), |why| format!("; {why}"));
+        let (total, asked) = (size(self.total_bytes), size(limit));
+        // What the whole GPU does not have, no other virtual GPU can give back.
+        if limit > self.total_bytes {
+            let text = format!("GPU {} has {total}, {asked} asked{bound}", self.index);
+            let hint = "ask for less with --memory";
+            return Some(error("no_memory", text, Some(hint.into())));
+        }
         let largest = match &self.largest {
             Some((name, bytes)) => format!("; largest virtual GPU: {name} {}", size(*bytes)),
             None => String::new(),
         };
-        let bound = self.bound.as_ref();
-        let bound = bound.map_or(String::new(), |why| format!("; {why}"));
         let text = format!(
-            "only {} of {} is unreserved on gpu {}, {} asked{largest}{bound}",
+            "only {} of {total} is unreserved on GPU {}, {asked} asked{largest}{bound}",
             size(room),
-            size(self.total_bytes),
             self.index,
-            size(limit),
         );
         let hint = "ask for less with --memory, resize or remove a virtual GPU";
         Some(error("no_memory", text, Some(hint.into())))
@@ -113,7 +118,7 @@ impl Candidate {
             return None;
         }
         let text = format!(
-            "only {} % of gpu {} is unreserved, {asked} % asked",
+            "only {} % of GPU {} is unreserved, {asked} % asked",
             Percent::WHOLE.saturating_sub(self.share_reserved_percent),
             self.index,
         );
@@ -261,8 +266,16 @@ mod tests {
         assert_eq!(refusal.reason, "no_memory");
         assert_eq!(
             refusal.error,
-            "only 3 GiB of 8 GiB is unreserved on gpu 0, 4 GiB asked; largest virtual GPU: team-a 5 GiB"
+            "only 3 GiB of 8 GiB is unreserved on GPU 0, 4 GiB asked; largest virtual GPU: team-a 5 GiB"
         );
+    }
+
+    #[test]
+    fn more_than_a_whole_gpu_is_not_blamed_on_other_virtual_gpus() {
+        let refusal = choose(&[gpu(0, 5, 1, 0.0)], &wish(9, Placement::Fit)).unwrap_err();
+        assert_eq!(refusal.reason, "no_memory");
+        assert_eq!(refusal.error, "GPU 0 has 8 GiB, 9 GiB asked");
+        assert_eq!(refusal.hint.as_deref(), Some("ask for less with --memory"));
     }
 
     #[test]

@@ -163,7 +163,7 @@ fn what_is_wrong_with_one_card_is_nothing_to_who_is_on_another() {
     assert!(!control.doctor(None).unwrap().healthy);
     let report = control.doctor(Some("a")).unwrap();
     assert!(report.healthy, "{report:?}");
-    assert!(report.checks.iter().any(|check| check.what == "gpu 0"));
+    assert!(report.checks.iter().any(|check| check.what == "GPU 0"));
 }
 
 #[test]

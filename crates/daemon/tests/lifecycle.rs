@@ -289,7 +289,7 @@ fn the_sum_of_limits_never_exceeds_the_device() {
     assert_eq!(refused.reason(), Some("no_memory"));
     assert_eq!(
         refused.to_string(),
-        "only 424 MiB of 1 GiB is unreserved on gpu 0, 600 MiB asked; largest virtual GPU: a 600 MiB"
+        "only 424 MiB of 1 GiB is unreserved on GPU 0, 600 MiB asked; largest virtual GPU: a 600 MiB"
     );
     control.create(&spec("b", 424)).unwrap();
     assert_eq!(

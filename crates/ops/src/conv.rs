@@ -70,6 +70,25 @@ struct Sizes {
     spec: Conv,
 }
 
+/// Windows of the weights along one axis of an image; else the rule that was broken.
+fn windows(
+    spec: &Conv,
+    axis: usize,
+    size: usize,
+    kernel: usize,
+) -> std::result::Result<usize, &'static str> {
+    let (stride, dilation) = (spec.stride[axis], spec.dilation[axis]);
+    if stride == 0 || dilation == 0 || kernel == 0 {
+        return Err("strides, dilations and the sizes of the weights are at least 1");
+    }
+    let padded = size.saturating_add(spec.padding[axis].saturating_mul(2));
+    let reach = dilation.saturating_mul(kernel - 1).saturating_add(1);
+    match padded.checked_sub(reach) {
+        Some(rest) if padded <= 1 << 24 => Ok(rest / stride + 1),
+        _ => Err("the weights fit into the padded image, of at most 2^24 rows and columns"),
+    }
+}
+
 fn check(input: &[usize], weight: &Tensor, spec: &Conv) -> Result<Sizes> {
     float("conv", weight)?;
     let wrong = |rule| Error::Shape {
@@ -96,22 +115,7 @@ fn check(input: &[usize], weight: &Tensor, spec: &Conv) -> Result<Sizes> {
     }
     let mut out = [0; 2];
     for (axis, (size, kernel)) in [(height, kh), (width, kw)].into_iter().enumerate() {
-        let (stride, dilation) = (spec.stride[axis], spec.dilation[axis]);
-        if stride == 0 || dilation == 0 || kernel == 0 {
-            return Err(wrong(
-                "strides, dilations and the sizes of the weights are at least 1",
-            ));
-        }
-        let padded = size.saturating_add(spec.padding[axis].saturating_mul(2));
-        let reach = dilation.saturating_mul(kernel - 1).saturating_add(1);
-        out[axis] = padded
-            .checked_sub(reach)
-            .map_or(0, |rest| rest / stride + 1);
-        if out[axis] == 0 || padded > 1 << 24 {
-            return Err(wrong(
-                "the weights fit into the padded image, of at most 2^24 rows and columns",
-            ));
-        }
+        out[axis] = windows(spec, axis, size, kernel).map_err(wrong)?;
     }
     if channels.max(per_group * kh * kw) > i32::MAX as usize {
         return Err(wrong(

@@ -198,12 +198,9 @@ impl Machine<'_> {
                 Op::LdMatrix { trans, dst, .. } => {
                     for (tile, dst) in dst.iter().enumerate() {
                         let mut word = 0;
-                        for (i, (row, col)) in tile_places(lane, *trans).into_iter().enumerate() {
-                            let base = rows[tile * 8 + row as usize];
-                            if base != 0 {
-                                // SAFETY: `range` checked the whole row of 16 bytes.
-                                word |= unsafe { read(base + u64::from(col) * 2, 2) } << (16 * i);
-                            }
+                        for (i, place) in elements(&rows[tile * 8..], lane, *trans) {
+                            // SAFETY: `range` checked the whole row of 16 bytes.
+                            word |= unsafe { read(place, 2) } << (16 * i);
                         }
                         self.set_optional(t, *dst, word);
                     }
@@ -211,12 +208,9 @@ impl Machine<'_> {
                 Op::StMatrix { trans, src, .. } => {
                     for (tile, src) in src.iter().enumerate() {
                         let word = self.value(t, *src);
-                        for (i, (row, col)) in tile_places(lane, *trans).into_iter().enumerate() {
-                            let base = rows[tile * 8 + row as usize];
-                            if base != 0 {
-                                // SAFETY: `range` checked the whole row of 16 bytes.
-                                unsafe { write(base + u64::from(col) * 2, 2, word >> (16 * i)) };
-                            }
+                        for (i, place) in elements(&rows[tile * 8..], lane, *trans) {
+                            // SAFETY: `range` checked the whole row of 16 bytes.
+                            unsafe { write(place, 2, word >> (16 * i)) };
                         }
                     }
                 }
@@ -257,4 +251,14 @@ struct ElementAt<'a> {
     row: u32,
     col: u32,
     space: Space,
+}
+
+/// A lane's elements of a tile whose rows begin at these addresses: their number in the register, and where they are.
+/// Rows of lanes that take no part are 0, and left out.
+fn elements(rows: &[u64], lane: u32, trans: bool) -> impl Iterator<Item = (usize, u64)> {
+    let places = tile_places(lane, trans).into_iter().enumerate();
+    places.filter_map(|(i, (row, col))| match rows[row as usize] {
+        0 => None,
+        base => Some((i, base + u64::from(col) * 2)),
+    })
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
-use mica_ops::{DType, Ops};
+use mica_ops::{DType, Ops, Tensor};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -94,28 +94,25 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
     }
 }
 
-pub(crate) fn export<'py>(
-    python: Python<'py>,
-    ops: &Ops,
-    tensor: &mica_ops::Tensor,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (kind, number) = device(ops);
-    let shape = tensor.shape().iter().map(|n| *n as i64);
-    let (strides, data, keeps): (Vec<i64>, _, Box<dyn Any + Send>) = if kind == CUDA {
-        // The consumer's stream is not ours: what it reads is computed by then.
-        python
-            .detach(|| ops.synchronize())
-            .map_err(|error| of_ops(&error))?;
-        let strides = tensor.strides().iter().map(|n| *n as i64).collect();
-        (
-            strides,
-            tensor.address() as *mut c_void,
-            Box::new(tensor.clone()),
-        )
-    } else {
-        let bytes = python
-            .detach(|| ops.bytes(tensor))
-            .map_err(|error| of_ops(&error))?;
+/// What a table describes: the values' address, the steps between them, and what keeps them.
+struct Values {
+    data: *mut c_void,
+    strides: Vec<i64>,
+    keeps: Box<dyn Any + Send>,
+}
+
+impl Values {
+    /// A tensor's own memory on the card.
+    fn in_place(tensor: &Tensor) -> Self {
+        Self {
+            data: tensor.address() as *mut c_void,
+            strides: tensor.strides().iter().map(|n| *n as i64).collect(),
+            keeps: Box::new(tensor.clone()),
+        }
+    }
+
+    /// A dense copy in host memory.
+    fn copied(tensor: &Tensor, bytes: &[u8]) -> Self {
         // Words, so that every type is aligned.
         let mut words = vec![0_u64; bytes.len().div_ceil(8)];
         for (word, part) in words.iter_mut().zip(bytes.chunks(8)) {
@@ -127,14 +124,45 @@ pub(crate) fn export<'py>(
         for axis in (1..tensor.rank()).rev() {
             strides[axis - 1] = strides[axis] * tensor.shape()[axis].max(1) as i64;
         }
-        let data = words.as_mut_ptr().cast();
-        (strides, data, Box::new(words))
+        Self {
+            data: words.as_mut_ptr().cast(),
+            strides,
+            keeps: Box::new(words),
+        }
+    }
+}
+
+pub(crate) fn export<'py>(
+    python: Python<'py>,
+    ops: &Ops,
+    tensor: &Tensor,
+) -> PyResult<Bound<'py, PyAny>> {
+    let device = device(ops);
+    let values = if device.0 == CUDA {
+        // The consumer's stream is not ours: what it reads is computed by then.
+        let done = python.detach(|| ops.synchronize());
+        done.map_err(|error| of_ops(&error))?;
+        Values::in_place(tensor)
+    } else {
+        let bytes = python.detach(|| ops.bytes(tensor));
+        Values::copied(tensor, &bytes.map_err(|error| of_ops(&error))?)
     };
-    let mut numbers: Vec<i64> = shape.chain(strides).collect();
+    capsule(python, device, tensor, values)
+}
+
+/// A capsule with the table of a tensor's values.
+fn capsule<'py>(
+    python: Python<'py>,
+    (kind, number): (i32, i32),
+    tensor: &Tensor,
+    values: Values,
+) -> PyResult<Bound<'py, PyAny>> {
+    let shape = tensor.shape().iter().map(|n| *n as i64);
+    let mut numbers: Vec<i64> = shape.chain(values.strides).collect();
     let (code, bits) = code_of(tensor.dtype());
     let axes = tensor.rank();
     let table = Table {
-        data,
+        data: values.data,
         device: [kind, number],
         axes: axes as i32,
         code,
@@ -151,7 +179,7 @@ pub(crate) fn export<'py>(
             deleter: Some(delete),
         },
         _numbers: numbers,
-        _keeps: keeps,
+        _keeps: values.keeps,
     }));
     // SAFETY: the box is ours until the capsule has it.
     let managed = unsafe {
@@ -207,7 +235,7 @@ fn take(array: &Bound<'_, PyAny>) -> PyResult<Taken> {
 }
 
 /// A tensor from an array of another library.
-pub(crate) fn import(ops: &Ops, array: &Bound<'_, PyAny>) -> PyResult<mica_ops::Tensor> {
+pub(crate) fn import(ops: &Ops, array: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let taken = Arc::new(take(array)?);
     // SAFETY: the producer keeps the table until it is deleted.
     let table = unsafe { &(*taken.0).table };

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::path::Path;
 use std::sync::Once;
 
-use mica_cuda_abi::CONTAINER_DRIVER_DIR;
+use mica_driver_files::CONTAINER_DRIVER_DIR;
 
 use crate::{direct, exports, isolated, trace};
 

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use mica_command::output::print_json;
 use mica_command::refusal::explain;
 use mica_command::size::show_bytes;
-use mica_command::table::Table;
+use mica_command::table::{Paint, Table};
 use mica_command::users::user_name;
 use mica_command::when::{date_and_time, month_begin};
 use mica_control::api::{AccountBy, Point, Subject, Timelines, UsageAccount, UsageReport};
@@ -56,6 +56,9 @@ pub fn past(client: &ControlClient, since: f64, vgpu: Option<&str>, json: bool) 
         return Ok(());
     }
     out!("{}", past_table(&answer).render());
+    for line in refused(&answer) {
+        outln!("{}", Paint::stdout().warn(&line));
+    }
     Ok(())
 }
 
@@ -85,7 +88,7 @@ fn step(span: u64) -> u32 {
 
 fn past_table(answer: &Timelines) -> Table {
     let mut table = Table::new(&[
-        "TIME", "NAME", "GOT", "ASKED", "WAITS", "MEMORY", "PEAK", "LAUNCHES", "REFUSED",
+        "TIME", "NAME", "GOT", "SHARE", "WAITS", "MEMORY", "PEAK", "LAUNCHES",
     ])
     .cut(1);
     let lines = answer.timelines.iter();
@@ -105,10 +108,22 @@ fn past_table(answer: &Timelines) -> Table {
             show_bytes(point.memory_used_bytes),
             show_bytes(point.memory_peak_bytes),
             point.launches.to_string(),
-            point.alloc_denied.to_string(),
         ]);
     }
     table
+}
+
+/// A line for each virtual GPU in which allocations were refused.
+fn refused(answer: &Timelines) -> Vec<String> {
+    let refused = |points: &[Point]| points.iter().map(|point| point.alloc_denied).sum::<u64>();
+    let lines = answer.timelines.iter();
+    lines
+        .filter_map(|line| match refused(&line.points) {
+            0 => None,
+            1 => Some(format!("{}: 1 allocation was refused", line.name)),
+            many => Some(format!("{}: {many} allocations were refused", line.name)),
+        })
+        .collect()
 }
 
 /// Prints accounts.

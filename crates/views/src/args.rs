@@ -1,5 +1,6 @@
 //! The options of the views.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use mica_command::when::Since;
 
@@ -56,6 +57,7 @@ pub struct SmiArgs {
 #[derive(Debug, Args)]
 pub struct WhyArgs {
     /// The virtual GPU
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub name: String,
     /// Seconds of history that are looked at
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]

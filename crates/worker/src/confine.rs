@@ -68,8 +68,8 @@ pub fn confine(config: &WorkerConfig) -> Result<Option<Report>, WorkerError> {
     if config.nvidia {
         let uuid = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
         jail.profile = Profile::Nvidia;
-        jail.libraries = mica_cuda_abi::driver_libraries();
-        jail.devices = mica_cuda_abi::nodes_of(&uuid);
+        jail.libraries = mica_driver_files::driver_libraries();
+        jail.devices = mica_driver_files::nodes_of(&uuid);
         jail.read_only.push("/sys/devices/system".into());
         jail.read_only.push("/sys/bus/pci".into());
         jail.read_only.push("/sys/module/nvidia".into());

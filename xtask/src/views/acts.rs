@@ -10,8 +10,20 @@ use super::browser::Browser;
 use super::checks::Check;
 use super::stage::{ANN, Stage, TENANTS, TOKEN};
 
+const IS_DIALOG_OPEN: &str = "document.querySelector('dialog[open]') !== null";
+
 impl Check<'_> {
     pub(super) fn actions(&mut self) -> Result<()> {
+        self.suspend_and_resume()?;
+        self.resize()?;
+        self.create()?;
+        self.remove()?;
+        self.cancel()?;
+        // A refused limit is answered 422, which browsers log.
+        self.quiet(&["422", "40"])
+    }
+
+    fn suspend_and_resume(&mut self) -> Result<()> {
         self.go("#/vgpu/notebook-ann")?;
         self.browser.click(&self.tab, "Suspend")?;
         self.until(
@@ -24,12 +36,13 @@ impl Check<'_> {
         self.until(
             "active again",
             "document.querySelector('.title .badge.active') !== null",
-        )?;
+        )
+    }
+
+    /// Of the virtual GPU whose page is open.
+    fn resize(&mut self) -> Result<()> {
         self.browser.click(&self.tab, "Resize")?;
-        self.until(
-            "the dialog",
-            "document.querySelector('dialog[open]') !== null",
-        )?;
+        self.until("the dialog", IS_DIALOG_OPEN)?;
         self.accessible("dialog")?;
         self.browser
             .picture(&self.tab, &self.folder.join("resize.png"), false)?;
@@ -37,11 +50,13 @@ impl Check<'_> {
         self.until("resized", "document.querySelector('dialog') === null")?;
         let shown = self.stage.json(&["show", "notebook-ann", "--json"])?;
         ensure!(shown["memory_limit_bytes"] == 300 << 20, "{shown}");
+        Ok(())
+    }
+
+    /// After two requests that are refused, one by the page and one by the daemon.
+    fn create(&mut self) -> Result<()> {
         self.browser.click(&self.tab, "+ New vGPU")?;
-        self.until(
-            "the dialog",
-            "document.querySelector('dialog[open]') !== null",
-        )?;
+        self.until("the dialog", IS_DIALOG_OPEN)?;
         let fill = |memory: &str| {
             format!(
                 "(() => {{ const [n, m] = document.querySelectorAll('dialog input'); n.value = 'made-here'; m.value = '{memory}'; \
@@ -58,7 +73,10 @@ impl Check<'_> {
         self.browser
             .picture(&self.tab, &self.folder.join("create-refused.png"), false)?;
         self.eval(&fill("64MiB"))?;
-        self.until("created", "document.querySelector('dialog') === null")?;
+        self.until("created", "document.querySelector('dialog') === null")
+    }
+
+    fn remove(&mut self) -> Result<()> {
         self.go("#/")?;
         self.browser.click(&self.tab, "Actions for made-here")?;
         self.until(
@@ -68,26 +86,21 @@ impl Check<'_> {
         self.browser
             .picture(&self.tab, &self.folder.join("menu.png"), false)?;
         self.browser.click(&self.tab, "Remove")?;
-        self.until(
-            "the question",
-            "document.querySelector('dialog[open]') !== null",
-        )?;
+        self.until("the question", IS_DIALOG_OPEN)?;
         self.eval("document.querySelector('dialog form').requestSubmit()")?;
-        self.until_store("gone", "!store.byName.has('made-here')")?;
+        self.until_store("gone", "!store.byName.has('made-here')")
+    }
+
+    fn cancel(&mut self) -> Result<()> {
         self.go("#/vgpu/ci-runner")?;
         self.browser.click(&self.tab, "Cancel kernels")?;
-        self.until(
-            "the question",
-            "document.querySelector('dialog[open]') !== null",
-        )?;
+        self.until("the question", IS_DIALOG_OPEN)?;
         self.eval("document.querySelector('dialog form').requestSubmit()")?;
         self.go("#/events")?;
         self.until(
             "told",
             "document.querySelector('main tbody').innerText.includes('ci-runner')",
-        )?;
-        // A refused limit is answered 422, which browsers log.
-        self.quiet(&["422", "40"])
+        )
     }
 
     pub(super) fn rights(&mut self) -> Result<()> {

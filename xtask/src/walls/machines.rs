@@ -80,59 +80,65 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     let mica = Mica::new(options, &scratch.0);
     text(&mut mica.command(&["create", vgpu(), "-m", "1GiB", "-s", "50"]))?;
     for way in [Way::Stream, Way::Regions] {
-        let name = way.name();
-        let folder = |part: &str| -> Result<PathBuf> {
-            let folder = scratch.0.join(format!("{way:?}-{part}"));
-            std::fs::create_dir_all(&folder)?;
-            Ok(folder)
-        };
-        let guest = Guest::start(&mica, options, &folder("guest")?, way)?;
-        rows.check(&format!("{name}: limits hold, without a variable"), || {
-            let printed = text(&mut guest.command(&guest.probe, &["1024"]))?;
-            ensure!(printed.trim() == "ok", "{printed:?}");
-            Ok("1 GiB".into())
-        });
-        rows.check(&format!("{name}: a program is killed"), || {
-            left(&mica, &guest)
-        });
-        suite_in(rows, &guest, options, way);
-        drop(guest);
-        rows.check(&format!("{name}: the relay is killed"), || {
-            let mut guest = Guest::start(&mica, options, &folder("relay")?, way)?;
-            let (mut program, _output) = guest.polling()?;
-            guest.relay.0.kill()?;
-            gone(&mica, &mut program)
-        });
-        rows.check(&format!("{name}: the machine crashes and boots"), || {
-            let mut guest = Guest::start(&mica, options, &folder("crash")?, way)?;
-            let (program, _output) = guest.polling()?;
-            // A crash takes all of the machine: a program whose agent alone is gone still reaches its worker.
-            signal_group(&program, libc::SIGKILL);
-            guest.agent.0.kill()?;
-            guest.agent.0.wait()?;
-            drop(program);
-            let freed = until_empty(&mica)?;
-            guest.boot(options, way)?;
-            let printed = text(&mut guest.command(&guest.probe, &["1024"]))?;
-            ensure!(printed.trim() == "ok", "{printed:?}");
-            Ok(format!("gone after {} ms, and back", freed.as_millis()))
-        });
-        rows.check(&format!("{name}: the machine pauses"), || {
-            let guest = Guest::start(&mica, options, &folder("pause")?, way)?;
-            let said = paused(&mica, &guest, "poll")?;
-            ensure!(said.1 == "error 46\n", "the program said {:?}", said.1);
-            Ok(format!(
-                "gone after {:.1} s, error 46",
-                said.0.as_secs_f64()
-            ))
-        });
-        rows.check(&format!("{name}: it pauses amid posted calls"), || {
-            let guest = Guest::start(&mica, options, &folder("posted")?, way)?;
-            let (_, said) = paused(&mica, &guest, "ask-nothing")?;
-            posted_calls(&said, way)
-        });
+        check(rows, &mica, options, &scratch.0, way)?;
     }
     text(&mut mica.command(&["vm", "detach", vgpu()]))?;
+    Ok(())
+}
+
+/// All checks of one way.
+fn check(rows: &mut Rows, mica: &Mica, options: Options, scratch: &Path, way: Way) -> Result<()> {
+    let name = way.name();
+    let folder = |part: &str| -> Result<PathBuf> {
+        let folder = scratch.join(format!("{way:?}-{part}"));
+        std::fs::create_dir_all(&folder)?;
+        Ok(folder)
+    };
+    let guest = Guest::start(mica, options, &folder("guest")?, way)?;
+    rows.check(&format!("{name}: limits hold, without a variable"), || {
+        let printed = text(&mut guest.command(&guest.probe, &["1024"]))?;
+        ensure!(printed.trim() == "ok", "{printed:?}");
+        Ok("1 GiB".into())
+    });
+    rows.check(&format!("{name}: a program is killed"), || {
+        left(mica, &guest)
+    });
+    suite_in(rows, &guest, options, way);
+    drop(guest);
+    rows.check(&format!("{name}: the relay is killed"), || {
+        let mut guest = Guest::start(mica, options, &folder("relay")?, way)?;
+        let (mut program, _output) = guest.polling()?;
+        guest.relay.0.kill()?;
+        gone(mica, &mut program)
+    });
+    rows.check(&format!("{name}: the machine crashes and boots"), || {
+        let mut guest = Guest::start(mica, options, &folder("crash")?, way)?;
+        let (program, _output) = guest.polling()?;
+        // A crash takes all of the machine: a program whose agent alone is gone still reaches its worker.
+        signal_group(&program, libc::SIGKILL);
+        guest.agent.0.kill()?;
+        guest.agent.0.wait()?;
+        drop(program);
+        let freed = until_empty(mica)?;
+        guest.boot(options, way)?;
+        let printed = text(&mut guest.command(&guest.probe, &["1024"]))?;
+        ensure!(printed.trim() == "ok", "{printed:?}");
+        Ok(format!("gone after {} ms, and back", freed.as_millis()))
+    });
+    rows.check(&format!("{name}: the machine pauses"), || {
+        let guest = Guest::start(mica, options, &folder("pause")?, way)?;
+        let said = paused(mica, &guest, "poll")?;
+        ensure!(said.1 == "error 46\n", "the program said {:?}", said.1);
+        Ok(format!(
+            "gone after {:.1} s, error 46",
+            said.0.as_secs_f64()
+        ))
+    });
+    rows.check(&format!("{name}: it pauses amid posted calls"), || {
+        let guest = Guest::start(mica, options, &folder("posted")?, way)?;
+        let (_, said) = paused(mica, &guest, "ask-nothing")?;
+        posted_calls(&said, way)
+    });
     Ok(())
 }
 

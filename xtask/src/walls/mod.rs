@@ -91,48 +91,56 @@ struct Options<'a> {
     rounds: u32,
 }
 
-/// `cargo xtask walls [--only WALL] [--debug] [--all] [--programs FILTER] [--rounds N]`.
-pub(crate) fn run(words: &[&str]) -> Result<()> {
-    let mut options = Options {
-        profile: "release",
-        programs: "",
-        all: false,
-        rounds: 50,
-    };
-    let mut only = None;
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match (*word, words.as_slice().first()) {
-            ("--debug", _) => options.profile = "debug",
-            ("--all", _) => options.all = true,
-            ("--only", Some(wall)) => {
-                only = Some(*wall);
-                words.next();
-            }
-            ("--programs", Some(filter)) => {
-                options.programs = filter;
-                words.next();
-            }
-            ("--rounds", Some(rounds)) => {
-                let is_no_number = || format!("--rounds {rounds}: write a number");
-                options.rounds = rounds.parse().with_context(is_no_number)?;
-                words.next();
-            }
-            (other, _) => {
-                bail!(
-                    "{other}: write --only podman, docker, guest, qemu, tls, demo or chaos, --debug, --all, --programs FILTER or --rounds N"
-                )
+/// Walls that can be chosen.
+const WALLS: [&str; 7] = ["podman", "docker", "guest", "qemu", "tls", "demo", "chaos"];
+
+impl<'a> Options<'a> {
+    /// What the words of the command line say, and the one wall that they name.
+    fn parse(words: &[&'a str]) -> Result<(Self, Option<&'a str>)> {
+        let mut options = Options {
+            profile: "release",
+            programs: "",
+            all: false,
+            rounds: 50,
+        };
+        let mut only = None;
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match (*word, words.as_slice().first()) {
+                ("--debug", _) => options.profile = "debug",
+                ("--all", _) => options.all = true,
+                ("--only", Some(wall)) => {
+                    only = Some(*wall);
+                    words.next();
+                }
+                ("--programs", Some(filter)) => {
+                    options.programs = filter;
+                    words.next();
+                }
+                ("--rounds", Some(rounds)) => {
+                    let is_no_number = || format!("--rounds {rounds}: write a number");
+                    options.rounds = rounds.parse().with_context(is_no_number)?;
+                    words.next();
+                }
+                (other, _) => {
+                    bail!(
+                        "{other}: write --only {}, --debug, --all, --programs FILTER or --rounds N",
+                        WALLS.join(" | ")
+                    )
+                }
             }
         }
+        if let Some(wall) = only.filter(|wall| !WALLS.contains(wall)) {
+            bail!("there is no wall {wall:?}: write {}", WALLS.join(" | "));
+        }
+        Ok((options, only))
     }
+}
+
+/// `cargo xtask walls [--only WALL] [--debug] [--all] [--programs FILTER] [--rounds N]`.
+pub(crate) fn run(words: &[&str]) -> Result<()> {
+    let (options, only) = Options::parse(words)?;
     let wants = |wall: &str| only.is_none_or(|only| only == wall);
-    if !["podman", "docker", "guest", "qemu", "tls", "demo", "chaos"]
-        .into_iter()
-        .any(wants)
-    {
-        let wall = only.unwrap_or_default();
-        bail!("there is no wall {wall:?}: write podman, docker, guest, qemu, tls, demo or chaos");
-    }
     bounded::catch_interrupts();
     build(options.profile)?;
     let mut rows = Rows::default();

@@ -107,29 +107,57 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     let image = image(parts, options, &scratch.0, &programs)?;
     let mica = Mica::new(options, &scratch.0);
     text(&mut mica.command(&["create", vgpu(), "-m", "1GiB", "-s", "50"]))?;
+    let _relay = relay(&mica, &at("vm.vsock_9350"), regions)?;
+    let socket = at("vhost.sock");
+    let _vsock = vsock_device(parts, &socket, &at("vm.vsock"))?;
+    wait_for(&socket)?;
+    wait_for(&at("vm.vsock_9350"))?;
+    let machine = machine(parts, options, &image, &socket, regions);
+    let said = watched(machine, programs.len() + 1, options.all)?;
+    ensure!(
+        said.devices == Some(regions),
+        "the guest has {:?} shared-memory devices, not {regions}, after {:?}",
+        said.devices,
+        said.boot()
+    );
+    let passed = said.verdict(&programs, regions > 0)?;
+    let shown = mica.json(&["show", vgpu(), "--json"])?;
+    ensure!(shown["memory_used_bytes"] == 0, "{shown}");
+    text(&mut mica.command(&["vm", "detach", vgpu()]))?;
+    Ok(format!("{passed} programs, nothing left"))
+}
+
+/// `mica vm serve` for the machine.
+fn relay(mica: &Mica, socket: &Path, regions: u32) -> Result<Running> {
     let mut relay = mica.command(&["vm", "serve", vgpu(), "--socket"]);
-    relay.arg(at("vm.vsock_9350")).stderr(Stdio::null());
+    relay.arg(socket).stderr(Stdio::null());
     relay.args([
         "--ivshmem-size",
         "256MiB",
         "--ivshmem",
         &regions.to_string(),
     ]);
-    let _relay = Running(relay.spawn()?);
-    let mut vsock = Command::new(&parts.vsock);
-    let (socket, streams) = (at("vhost.sock"), at("vm.vsock"));
+    Ok(Running(relay.spawn()?))
+}
+
+/// The machine's vsock device, which is a program: QEMU reaches it at `socket`, and streams of the machine come out at
+/// `streams`.
+fn vsock_device(parts: &Parts, socket: &Path, streams: &Path) -> Result<Running> {
     let words = format!(
         "guest-cid=3,socket={},uds-path={}",
         socket.display(),
         streams.display()
     );
-    vsock
+    let mut device = Command::new(&parts.vsock);
+    device
         .args(["--vm", &words])
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let _vsock = Running(vsock.spawn()?);
-    wait_for(&socket)?;
-    wait_for(&at("vm.vsock_9350"))?;
+    Ok(Running(device.spawn()?))
+}
+
+/// QEMU with an emulated processor, that vsock device, and shared memory.
+fn machine(parts: &Parts, options: Options, image: &Path, vsock: &Path, regions: u32) -> Command {
     let devices = (0..regions).flat_map(|number| {
         let file = format!("/dev/shm/mica-{}-{number}", vgpu());
         [
@@ -148,7 +176,7 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
         .arg("memory-backend-memfd,id=mem0,size=1536M,share=on")
         .args([
             "-chardev",
-            &format!("socket,id=vs0,path={}", socket.display()),
+            &format!("socket,id=vs0,path={}", vsock.display()),
         ])
         .args(["-device", "vhost-user-vsock-pci,chardev=vs0", "-nographic"])
         .args(["-no-reboot", "-nodefaults", "-serial", "stdio"])
@@ -157,19 +185,8 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
         .arg("-kernel")
         .arg(&parts.kernel)
         .arg("-initrd")
-        .arg(&image);
-    let said = watched(machine, programs.len() + 1, options.all)?;
-    ensure!(
-        said.devices == Some(regions),
-        "the guest has {:?} shared-memory devices, not {regions}, after {:?}",
-        said.devices,
-        said.boot()
-    );
-    let passed = said.verdict(&programs, regions > 0)?;
-    let shown = mica.json(&["show", vgpu(), "--json"])?;
-    ensure!(shown["memory_used_bytes"] == 0, "{shown}");
-    text(&mut mica.command(&["vm", "detach", vgpu()]))?;
-    Ok(format!("{passed} programs, nothing left"))
+        .arg(image);
+    machine
 }
 
 /// Runs the machine to its end and keeps what its console says; each program is told as it ends, if all run.

@@ -100,47 +100,10 @@ fn line(case: &Case, seconds: f64, rival: Option<f64>) -> Line {
 
 /// Seconds that a case takes.
 fn measure(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
-    let dtype = match case.dtype {
-        "f16" => DType::F16,
-        "bf16" => DType::BF16,
-        "i8" => DType::I8,
-        _ => DType::F32,
-    };
-    let random = |shape: &[usize], stream: u64| -> Result<Tensor> {
-        let values = match dtype {
-            DType::I8 => ops.uniform(shape, DType::F32, (1, stream), (-100.0, 100.0))?,
-            _ => return Ok(ops.uniform(shape, dtype, (1, stream), (-1.0, 1.0))?),
-        };
-        Ok(ops.cast(&values, dtype)?)
-    };
+    let random = |shape: &[usize], stream: u64| random(ops, case, shape, stream);
     let shape = &case.shape;
     match case.kind {
-        Kind::Gemm | Kind::Library => {
-            let [batch, m, n, k] = shape[..] else {
-                bail!("{} has no four sizes", case.name)
-            };
-            // PyTorch's 8-bit product takes the second factor by columns.
-            let (a, b) = match dtype {
-                DType::I8 => (random(&[batch, m, k], 1)?, random(&[batch, n, k], 2)?.t()?),
-                _ => (random(&[batch, m, k], 1)?, random(&[batch, k, n], 2)?),
-            };
-            let precision = if case.dtype == "tf32" {
-                Precision::Tf32
-            } else {
-                Precision::Full
-            };
-            let spec = Gemm {
-                precision,
-                ..Gemm::default()
-            };
-            if case.kind == Kind::Library {
-                // What the library expects to be fastest, as a direct call takes it.
-                let by_library = || ops.gemm_by("cublaslt_1", &a, &b, &spec).map(drop);
-                return timed(ops, seconds, by_library);
-            }
-            let d = ops.gemm(&a, &b, &spec)?;
-            timed(ops, seconds, || ops.gemm_into(&a, &b, &spec, &d))
-        }
+        Kind::Gemm | Kind::Library => measure_product(ops, case, seconds),
         Kind::Attention => {
             let (q, k, v) = (random(shape, 1)?, random(shape, 2)?, random(shape, 3)?);
             let spec = Attention {
@@ -165,6 +128,58 @@ fn measure(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
             timed(ops, seconds, || norm().map(drop))
         }
     }
+}
+
+fn dtype(case: &Case) -> DType {
+    match case.dtype {
+        "f16" => DType::F16,
+        "bf16" => DType::BF16,
+        "i8" => DType::I8,
+        _ => DType::F32,
+    }
+}
+
+/// Random values of a case's type.
+fn random(ops: &Ops, case: &Case, shape: &[usize], stream: u64) -> Result<Tensor> {
+    match dtype(case) {
+        DType::I8 => {
+            let values = ops.uniform(shape, DType::F32, (1, stream), (-100.0, 100.0))?;
+            Ok(ops.cast(&values, DType::I8)?)
+        }
+        dtype => {
+            let values = ops.uniform(shape, dtype, (1, stream), (-1.0, 1.0))?;
+            Ok(values)
+        }
+    }
+}
+
+/// Seconds of a product, by the compute library's own choice or by the user's library.
+fn measure_product(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
+    let [batch, m, n, k] = case.shape[..] else {
+        bail!("{} has no four sizes", case.name)
+    };
+    let random = |shape: &[usize], stream: u64| random(ops, case, shape, stream);
+    // PyTorch's 8-bit product takes the second factor by columns.
+    let (a, b) = match dtype(case) {
+        DType::I8 => (random(&[batch, m, k], 1)?, random(&[batch, n, k], 2)?.t()?),
+        _ => (random(&[batch, m, k], 1)?, random(&[batch, k, n], 2)?),
+    };
+    let precision = if case.dtype == "tf32" {
+        Precision::Tf32
+    } else {
+        Precision::Full
+    };
+    let spec = Gemm {
+        precision,
+        ..Gemm::default()
+    };
+    if case.kind == Kind::Library {
+        // What the library expects to be fastest, as a direct call takes it.
+        let by_library = || ops.gemm_by("cublaslt_1", &a, &b, &spec).map(drop);
+        return timed(ops, seconds, by_library);
+    }
+    let d = ops.gemm(&a, &b, &spec)?;
+    timed(ops, seconds, || ops.gemm_into(&a, &b, &spec, &d))
 }
 
 /// Seconds of one run of some work: the median of rounds that take `seconds` together.

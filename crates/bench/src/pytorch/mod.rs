@@ -102,19 +102,8 @@ pub(super) fn gemm_loops(bench: &mut Bench) -> Result<()> {
     if !is_there(bench, "PyTorch GEMM loops") {
         return Ok(());
     }
-    let bare = python(GEMM_LOOP, &[], &[]);
-    let mut bare = PersistentProcess::start_all((0..most).map(|_| (Side::Native, &bare)))?;
     let shorter = bench.seconds.min(4.0);
-    // The bare driver knows no shares: as many tenants get the same whatever was asked.
-    let mut measured: BTreeMap<(&str, usize), Vec<f64>> = BTreeMap::new();
-    let mut natively = |kind: &'static str, count: usize| -> Result<Vec<f64>> {
-        if let Some(rates) = measured.get(&(kind, count)) {
-            return Ok(rates.clone());
-        }
-        let rates = gemm_rates(&mut bare[..count], kind, shorter)?;
-        measured.insert((kind, count), rates.clone());
-        Ok(rates)
-    };
+    let mut bare = BareLoops::start(most, shorter)?;
     for shares in SHARES {
         let kinds = wanted(bench, shares);
         if kinds.is_empty() {
@@ -128,8 +117,8 @@ pub(super) fn gemm_loops(bench: &mut Bench) -> Result<()> {
         let mut tenants =
             PersistentProcess::start_all(programs.iter().map(|program| (Side::Mica, program)))?;
         for kind in kinds {
-            let solo = natively(kind, 1)?[0];
-            let native = natively(kind, shares.len())?;
+            let solo = bare.rates(kind, 1)?[0];
+            let native = bare.rates(kind, shares.len())?;
             let mica = gemm_rates(&mut tenants, kind, bench.seconds)?;
             let error = share_error(&mica, shares);
             let part = |rates: &[f64]| 100.0 * rates.iter().sum::<f64>() / solo;
@@ -147,7 +136,36 @@ pub(super) fn gemm_loops(bench: &mut Bench) -> Result<()> {
         }
         PersistentProcess::end_all(tenants)?;
     }
-    PersistentProcess::end_all(bare)
+    PersistentProcess::end_all(bare.processes)
+}
+
+/// Loops on the bare driver, which knows no shares: as many tenants get the same whatever was asked, so each kind and
+/// number of them is measured once.
+struct BareLoops {
+    processes: Vec<PersistentProcess>,
+    seconds: f64,
+    measured: BTreeMap<(&'static str, usize), Vec<f64>>,
+}
+
+impl BareLoops {
+    fn start(most: usize, seconds: f64) -> Result<Self> {
+        let program = python(GEMM_LOOP, &[], &[]);
+        let all = (0..most).map(|_| (Side::Native, &program));
+        Ok(Self {
+            processes: PersistentProcess::start_all(all)?,
+            seconds,
+            measured: BTreeMap::new(),
+        })
+    }
+
+    fn rates(&mut self, kind: &'static str, count: usize) -> Result<Vec<f64>> {
+        if let Some(rates) = self.measured.get(&(kind, count)) {
+            return Ok(rates.clone());
+        }
+        let rates = gemm_rates(&mut self.processes[..count], kind, self.seconds)?;
+        self.measured.insert((kind, count), rates.clone());
+        Ok(rates)
+    }
 }
 
 /// GEMMs a second of each of them, at the same time.
@@ -268,6 +286,51 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
     if !bench.wanted(name) || !is_there(bench, name) {
         return Ok(());
     }
+    let measured = take_steps(name)?;
+    let figures: [(&str, Figure, Ratio); 2] = [
+        ("training", |steps| steps.train_ms, |turns| turns.train),
+        ("inference", |steps| steps.infer_ms, |turns| turns.infer),
+    ];
+    for (what, figure, in_turns) in figures {
+        let one = measured.in_one.iter().map(in_turns).collect::<Vec<_>>();
+        let compared = Compared::of(&measured.groups, figure);
+        let Compared {
+            native_ms,
+            mica_ms,
+            native,
+            mica,
+            past,
+        } = &compared;
+        bench.report.add(Line {
+            what: format!("{name}: {what}, past Mica and through it in turns in one process, {GROUPS} processes"),
+            native: format!("{native_ms:.3} ms"),
+            mica: format!("ratio {}", with_range(&one)),
+            goal: "ratio ≤ 1.01".into(),
+            reached: Some(median(&one, |ratio| *ratio) <= 1.01),
+        });
+        bench.report.add(Line {
+            what: format!("{name}: {what}, {GROUPS} groups of {TURNS} turns"),
+            native: format!("{native_ms:.3} ms; against itself {}", with_range(native)),
+            mica: format!(
+                "{mica_ms:.3} ms, ratio {}; its calls past Mica {}",
+                with_range(mica),
+                with_range(past)
+            ),
+            goal: "ratio ≤ 1.01".into(),
+            reached: Some(median(mica, |ratio| *ratio) <= 1.01),
+        });
+    }
+    Ok(())
+}
+
+/// What all groups measured.
+struct Measured {
+    groups: Vec<Vec<Turn>>,
+    /// Past Mica and through it in turns in one process, of each group.
+    in_one: Vec<Turns>,
+}
+
+fn take_steps(name: &str) -> Result<Measured> {
     // All of a time fit side by side; the one that works has the GPU to itself whatever its share.
     let share = (100 / GROUPS_AT_A_TIME).to_string();
     let program = python(STEPS, &[], &["--memory", "8GiB", "--share", &share]);
@@ -294,13 +357,23 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
         }
         PersistentProcess::end_all(started)?;
     }
-    let figures: [(&str, Figure, Ratio); 2] = [
-        ("training", |steps| steps.train_ms, |turns| turns.train),
-        ("inference", |steps| steps.infer_ms, |turns| turns.infer),
-    ];
-    for (what, figure, in_turns) in figures {
-        let time = |who: usize| median(&groups, |turns| median(turns, |turn| figure(&turn[who])));
-        // The second native process is compared with the first, Mica's with the mean of both.
+    Ok(Measured { groups, in_one })
+}
+
+/// One figure of the steps, of all who take them.
+struct Compared {
+    native_ms: f64,
+    mica_ms: f64,
+    /// Ratios of the groups: the second native process against the first, Mica's against the mean of both, and the same
+    /// for its calls past Mica.
+    native: Vec<f64>,
+    mica: Vec<f64>,
+    past: Vec<f64>,
+}
+
+impl Compared {
+    fn of(groups: &[Vec<Turn>], figure: Figure) -> Self {
+        let time = |who: usize| median(groups, |turns| median(turns, |turn| figure(&turn[who])));
         let in_turn = |turn: &Turn, who: usize| match who {
             SECOND_NATIVE => figure(&turn[SECOND_NATIVE]) / figure(&turn[NATIVE]),
             _ => 2.0 * figure(&turn[who]) / (figure(&turn[NATIVE]) + figure(&turn[SECOND_NATIVE])),
@@ -310,31 +383,12 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
             let ratios = groups.iter().map(|turns| of_group(turns, who));
             ratios.collect()
         };
-        let (native, mica, past) = (ratios(SECOND_NATIVE), ratios(MICA), ratios(PAST_MICA));
-        let one = in_one.iter().map(in_turns).collect::<Vec<_>>();
-        bench.report.add(Line {
-            what: format!("{name}: {what}, past Mica and through it in turns in one process, {GROUPS} processes"),
-            native: format!("{:.3} ms", time(NATIVE)),
-            mica: format!("ratio {}", with_range(&one)),
-            goal: "ratio ≤ 1.01".into(),
-            reached: Some(median(&one, |ratio| *ratio) <= 1.01),
-        });
-        bench.report.add(Line {
-            what: format!("{name}: {what}, {GROUPS} groups of {TURNS} turns"),
-            native: format!(
-                "{:.3} ms; against itself {}",
-                time(NATIVE),
-                with_range(&native)
-            ),
-            mica: format!(
-                "{:.3} ms, ratio {}; its calls past Mica {}",
-                time(MICA),
-                with_range(&mica),
-                with_range(&past)
-            ),
-            goal: "ratio ≤ 1.01".into(),
-            reached: Some(median(&mica, |ratio| *ratio) <= 1.01),
-        });
+        Self {
+            native_ms: time(NATIVE),
+            mica_ms: time(MICA),
+            native: ratios(SECOND_NATIVE),
+            mica: ratios(MICA),
+            past: ratios(PAST_MICA),
+        }
     }
-    Ok(())
 }

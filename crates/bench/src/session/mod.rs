@@ -89,6 +89,66 @@ fn engine(error: mica_vgpu::VgpuError) -> WorkerError {
     WorkerError::Device(error.to_string())
 }
 
+/// Launches of a batch.
+const BATCH: usize = 1000;
+
+/// Nanoseconds of launches that are posted, and of whole batches of them with the wait at their end.
+#[derive(Default)]
+struct Posts {
+    launches: Vec<f64>,
+    batches: Vec<f64>,
+}
+
+impl Posts {
+    fn batch(
+        &mut self,
+        launch: impl FnMut() -> Result<(), WorkerError>,
+        sync: impl FnOnce() -> Result<(), WorkerError>,
+    ) -> Result<(), WorkerError> {
+        let began = Instant::now();
+        self.launches.extend(time(BATCH, launch)?);
+        sync()?;
+        self.batches.push(began.elapsed().as_nanos() as f64);
+        Ok(())
+    }
+}
+
+/// Nanoseconds of a launch and the wait for it.
+#[derive(Default)]
+struct Syncs {
+    through_session: Vec<f64>,
+    in_process: Vec<f64>,
+}
+
+fn launches_and_waits(
+    direct: &Direct,
+    through: &Through,
+    rounds: usize,
+) -> Result<Syncs, WorkerError> {
+    let mut syncs = Syncs::default();
+    for _ in 0..20 * rounds {
+        let in_process = time(100, || direct.launch().and_then(|()| direct.sync()))?;
+        syncs.in_process.extend(in_process);
+        let through = time(100, || through.launch().and_then(|()| through.sync()))?;
+        syncs.through_session.extend(through);
+    }
+    Ok(syncs)
+}
+
+/// Nanoseconds of a charge and its release, each the mean of a thousand.
+fn charges_and_releases(quota: &LocalQuota) -> Vec<f64> {
+    let mut samples = Vec::new();
+    for _ in 0..100 {
+        let began = Instant::now();
+        for _ in 0..1000 {
+            let _ = std::hint::black_box(quota.charge(std::hint::black_box(256)));
+            quota.release(256);
+        }
+        samples.push(began.elapsed().as_nanos() as f64 / 1000.0);
+    }
+    samples
+}
+
 /// Measures a session over one of `devices` against another in this process, turn and turn about;
 /// `rounds` of 1 is a second or two.
 ///
@@ -118,50 +178,26 @@ pub(crate) fn session_numbers(
     });
     let through = Through::new(SessionClient::connect(ours, "bench")?)?;
     let rounds = rounds.max(1);
-
-    let (mut sync_direct, mut sync) = (Vec::new(), Vec::new());
+    let mut syncs = launches_and_waits(&direct, &through, rounds)?;
+    let mut through_session = Posts::default();
+    let mut in_process = Posts::default();
     for _ in 0..20 * rounds {
-        sync_direct.extend(time(100, || direct.launch().and_then(|()| direct.sync()))?);
-        sync.extend(time(100, || {
-            through.launch().and_then(|()| through.sync())
-        })?);
+        through_session.batch(|| through.launch(), || through.sync())?;
+        in_process.batch(|| direct.launch(), || direct.sync())?;
     }
-    let mut post = Vec::new();
-    let mut batches = Vec::new();
-    let mut post_direct = Vec::new();
-    let mut batches_direct = Vec::new();
-    for _ in 0..20 * rounds {
-        let began = Instant::now();
-        post.extend(time(1000, || through.launch())?);
-        through.sync()?;
-        batches.push(began.elapsed().as_nanos() as f64);
-        let began = Instant::now();
-        post_direct.extend(time(1000, || direct.launch())?);
-        direct.sync()?;
-        batches_direct.push(began.elapsed().as_nanos() as f64);
-    }
-
     let copies = through.copies(rounds)?;
-    let mut quota_ns = Vec::new();
-    for _ in 0..100 {
-        let began = Instant::now();
-        for _ in 0..1000 {
-            let _ = std::hint::black_box(quota.charge(std::hint::black_box(256)));
-            quota.release(256);
-        }
-        quota_ns.push(began.elapsed().as_nanos() as f64 / 1000.0);
-    }
+    let mut quota_ns = charges_and_releases(&quota);
     drop(through);
     let _ = server.join();
-    let per_second = |mut samples: Vec<f64>| 1000.0 * 1e9 / median(&mut samples, 0.5);
+    let per_second = |mut samples: Vec<f64>| BATCH as f64 * 1e9 / median(&mut samples, 0.5);
     Ok(SessionNumbers {
-        launch_post_ns: median(&mut post, 0.5),
-        launch_post_p99_ns: median(&mut post, 0.99),
-        launch_direct_ns: median(&mut post_direct, 0.5),
-        launch_sync_us: median(&mut sync, 0.5) / 1000.0,
-        launch_sync_direct_us: median(&mut sync_direct, 0.5) / 1000.0,
-        batch_per_second: per_second(batches),
-        batch_direct_per_second: per_second(batches_direct),
+        launch_post_ns: median(&mut through_session.launches, 0.5),
+        launch_post_p99_ns: median(&mut through_session.launches, 0.99),
+        launch_direct_ns: median(&mut in_process.launches, 0.5),
+        launch_sync_us: median(&mut syncs.through_session, 0.5) / 1000.0,
+        launch_sync_direct_us: median(&mut syncs.in_process, 0.5) / 1000.0,
+        batch_per_second: per_second(through_session.batches),
+        batch_direct_per_second: per_second(in_process.batches),
         memcpy_gib_per_second: copies.small[0],
         to_device_gib_per_second: copies.small[1],
         from_device_gib_per_second: copies.small[2],

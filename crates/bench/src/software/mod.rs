@@ -18,8 +18,11 @@ use crate::args::BenchArgs;
 /// Rounds of every kernel.
 const ROUNDS: usize = 7;
 
-/// What is compared, and what is promised: most of gcc's time, most of PoCL's.
-const KERNELS: [(&str, &str, Option<f64>, Option<f64>); 7] = [
+/// A kernel's name, its size, and what is promised: most of gcc's time, most of PoCL's.
+type Kernel = (&'static str, &'static str, Option<f64>, Option<f64>);
+
+/// What is compared.
+const KERNELS: [Kernel; 7] = [
     ("vadd", "16 Mi floats", Some(1.1), None),
     (
         "nbody",
@@ -47,67 +50,28 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         report.add(idle_memory()?);
     }
     let folder = tempfile::tempdir()?;
-    let mut gcc = available("gcc", Rival::gcc(folder.path())?);
-    let mut opencl = available("PoCL", Rival::opencl(folder.path())?);
-    let mut bench = Bench::new(None)?;
-    let (mut ratios, mut slower) = (Vec::new(), 0);
-    for (name, what, gcc_most, pocl_most) in KERNELS {
-        if !name.contains(&only) {
-            continue;
-        }
-        let mut times: [Vec<f64>; 3] = Default::default();
-        for round in 0..=ROUNDS {
-            let ours = bench.run(name)?;
-            let runs = [
-                Some(ours),
-                gcc.as_mut().map(|rival| rival.run(name)).transpose()?,
-                opencl.as_mut().map(|rival| rival.run(name)).transpose()?,
-            ];
-            for (run, times) in runs.iter().zip(&mut times) {
-                let Some(run) = run else { continue };
-                agree(name, ours.checksum, run.checksum)?;
-                // The first round only warms up.
-                if round > 0 {
-                    times.push(run.ns);
-                }
-            }
-        }
-        let [ours, gcc_times, pocl_times] = times;
-        let ours = median(ours);
-        for (rival, times, most) in [
-            ("gcc", gcc_times, gcc_most),
-            ("PoCL", pocl_times, pocl_most),
-        ] {
-            if !times.is_empty() {
-                let theirs = median(times);
-                match rival {
-                    "gcc" => ratios.push(ours / theirs),
-                    _ => slower += usize::from(ours > theirs),
-                }
-                report.add(compared(name, what, rival, ours, theirs, most));
-            }
+    let mut sides = Sides {
+        ours: Bench::new(None)?,
+        gcc: available("gcc", Rival::gcc(folder.path())?),
+        opencl: available("PoCL", Rival::opencl(folder.path())?),
+    };
+    let mut outcome = Outcome::default();
+    for kernel in KERNELS {
+        if kernel.0.contains(&only) {
+            compare(kernel, &mut sides, &mut outcome, &mut report)?;
         }
     }
-    if let Some(gcc) = gcc.as_mut() {
-        further(&only, gcc, &mut bench, &mut ratios, &mut report)?;
+    if let Some(gcc) = sides.gcc.as_mut() {
+        let ratios = &mut outcome.ratios;
+        further(&only, gcc, &mut sides.ours, ratios, &mut report)?;
     }
-    if "all kernels".contains(&only) && !ratios.is_empty() {
-        report.add(mean(&ratios));
-        report.add(Line {
-            what: format!(
-                "all kernels: slower than PoCL, of the {} with one",
-                KERNELS.len()
-            ),
-            native: "-".into(),
-            mica: opencl
-                .as_ref()
-                .map_or_else(|| "-".into(), |_| slower.to_string()),
-            goal: "0".into(),
-            reached: opencl.as_ref().map(|_| slower == 0),
-        });
+    if "all kernels".contains(&only) && !outcome.ratios.is_empty() {
+        report.add(mean(&outcome.ratios));
+        let is_there = sides.opencl.is_some();
+        report.add(slower_than_pocl(is_there.then_some(outcome.slower)));
     }
     if "corners".contains(&only) {
-        corners::run(gcc.as_mut(), &mut report)?;
+        corners::run(sides.gcc.as_mut(), &mut report)?;
     }
     if "two threads".contains(&only) {
         report.add(two_threads()?);
@@ -116,9 +80,77 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         bounds_checks(&mut report)?;
     }
     if "launch".contains(&only) {
-        launches(&bench, &mut report)?;
+        launches(&sides.ours, &mut report)?;
     }
     report.finish()
+}
+
+/// Whoever runs the kernels.
+struct Sides {
+    ours: Bench,
+    gcc: Option<Rival>,
+    opencl: Option<Rival>,
+}
+
+/// What all kernels together show.
+#[derive(Default)]
+struct Outcome {
+    /// Times of the software GPU in times of gcc.
+    ratios: Vec<f64>,
+    /// Kernels that PoCL runs faster.
+    slower: usize,
+}
+
+/// One kernel on all sides, in turns.
+fn compare(
+    (name, what, gcc_most, pocl_most): Kernel,
+    sides: &mut Sides,
+    outcome: &mut Outcome,
+    report: &mut Report,
+) -> Result<()> {
+    let mut times: [Vec<f64>; 3] = Default::default();
+    for round in 0..=ROUNDS {
+        let ours = sides.ours.run(name)?;
+        let rival = |rival: &mut Option<Rival>| rival.as_mut().map(|r| r.run(name)).transpose();
+        let runs = [
+            Some(ours),
+            rival(&mut sides.gcc)?,
+            rival(&mut sides.opencl)?,
+        ];
+        for (run, times) in runs.iter().zip(&mut times) {
+            let Some(run) = run else { continue };
+            agree(name, ours.checksum, run.checksum)?;
+            // The first round only warms up.
+            if round > 0 {
+                times.push(run.ns);
+            }
+        }
+    }
+    let [ours, gcc, pocl] = times;
+    let ours = median(ours);
+    if !gcc.is_empty() {
+        let theirs = median(gcc);
+        outcome.ratios.push(ours / theirs);
+        report.add(compared(name, what, "gcc", ours, theirs, gcc_most));
+    }
+    if !pocl.is_empty() {
+        let theirs = median(pocl);
+        outcome.slower += usize::from(ours > theirs);
+        report.add(compared(name, what, "PoCL", ours, theirs, pocl_most));
+    }
+    Ok(())
+}
+
+/// How many kernels PoCL runs faster, if it is there.
+fn slower_than_pocl(slower: Option<usize>) -> Line {
+    let kernels = KERNELS.len();
+    Line {
+        what: format!("all kernels: slower than PoCL, of the {kernels} with one"),
+        native: "-".into(),
+        mica: slower.map_or_else(|| "-".into(), |slower| slower.to_string()),
+        goal: "0".into(),
+        reached: slower.map(|slower| slower == 0),
+    }
 }
 
 /// The kernels that have no PoCL side yet: in turns with gcc, no more than four times its time.

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use mica_command::size::Memory;
 use mica_control::api::RegionAccess;
@@ -32,7 +33,7 @@ pub(crate) struct RegionCreateArgs {
     /// Its size, such as 20GiB
     #[arg(short, long, value_name = "SIZE")]
     pub(crate) memory: Memory,
-    /// The GPU whose memory it takes: its number, or `software`
+    /// The GPU whose memory it takes: its index, "nvidia" or "software"
     #[arg(long, value_name = "GPU")]
     pub(crate) gpu: Option<String>,
     /// Print JSON
@@ -44,8 +45,10 @@ pub(crate) struct RegionCreateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RegionAttachArgs {
     /// The region
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) region: String,
     /// The virtual GPU
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) vgpu: String,
     /// Its programs may also write
     #[arg(long)]
@@ -59,8 +62,10 @@ pub(crate) struct RegionAttachArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RegionDetachArgs {
     /// The region
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) region: String,
     /// The virtual GPU
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) vgpu: String,
 }
 
@@ -68,9 +73,10 @@ pub(crate) struct RegionDetachArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RegionRemoveArgs {
     /// The region
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) name: String,
     /// Also if it is attached to virtual GPUs
-    #[arg(short, long)]
+    #[arg(long)]
     pub(crate) force: bool,
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
 /// `mica vm`.
@@ -33,6 +34,7 @@ pub(crate) enum VmCommand {
 #[derive(Debug, Args)]
 pub(crate) struct VmAttachArgs {
     /// The virtual GPU
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) name: String,
     /// Number of the virtual machine, 3 or more, which no other on this host has
     #[arg(long, default_value_t = 3, value_name = "CID", value_parser = clap::value_parser!(u32).range(3..))]
@@ -48,6 +50,7 @@ pub(crate) struct VmAttachArgs {
 #[derive(Debug, Args)]
 pub(crate) struct VmDetachArgs {
     /// The virtual GPU
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) name: String,
 }
 
@@ -68,6 +71,7 @@ pub(crate) struct IvshmemArgs {
 #[command(group(clap::ArgGroup::new("where").required(true).args(["cid", "socket"])))]
 pub(crate) struct VmServeArgs {
     /// The virtual GPU
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) name: String,
     /// Number of the virtual machine; streams of others are refused. For machines with a vhost-vsock device
     #[arg(long, value_name = "CID")]

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use mica_cuda_abi::{CONTAINER_DRIVER_DIR, library_files, nodes_of};
+use mica_driver_files::{CONTAINER_DRIVER_DIR, library_files, nodes_of};
 
 use super::document::{DeviceNode, Edits, Mount};
 

@@ -6,12 +6,14 @@ use mica_control::api::{
 };
 use mica_wire::host::printable::printable;
 
-use super::{place_words, print_json, share_words, warn_degraded};
+use super::{place_words, print_json, warn_degraded};
 use crate::args::NameArgs;
 use crate::control::connect;
 use mica_command::output::{terminal_columns, wrap};
 use mica_command::refusal::explain;
+use mica_command::share::share_words;
 use mica_command::size::show_bytes;
+use mica_command::users::user_name;
 use mica_command::when::date_and_time;
 use mica_views::profile::table;
 
@@ -61,7 +63,7 @@ fn card(vgpu: &VgpuInfo, columns: usize) -> String {
     let made = date_and_time(vgpu.created_at_seconds as f64);
     card.line(
         "created",
-        &format!("{made} by user {}{lives}", vgpu.owner_uid),
+        &format!("{made} by {}{lives}", user_name(vgpu.owner_uid)),
     );
     if let Some(container) = &vgpu.made_for {
         card.line("made for", &container_words(container));

@@ -9,11 +9,13 @@ use crate::args::EventsArgs;
 use crate::control::connect;
 use mica_command::output::{hanging, terminal_columns};
 use mica_command::refusal::explain;
-use mica_command::table::Paint;
+use mica_command::table::{Paint, cut};
 use mica_command::when::date_and_time;
 
 /// Columns of a virtual GPU's name, at least.
 const NAME_COLUMNS: usize = 10;
+/// Columns of a virtual GPU's name on a terminal, at most: the message follows it.
+const MOST_NAME_COLUMNS: usize = 20;
 
 pub(crate) fn events(args: &EventsArgs) -> Result<()> {
     let client = connect()?;
@@ -27,6 +29,11 @@ pub(crate) fn events(args: &EventsArgs) -> Result<()> {
     let left_out = recent.len().saturating_sub(args.last.unwrap_or(usize::MAX));
     for event in &recent[left_out..] {
         print_event(event, args.json)?;
+    }
+    if recent.is_empty() && !args.json && !args.follow {
+        let of = name.map_or_else(String::new, |name| format!(" of {}", printable(name)));
+        // Not among the events: scripts count lines.
+        errln!("mica: no events{of}");
     }
     if args.follow {
         // Nothing that came between is missed; without a past, all that is remembered is new.
@@ -51,7 +58,12 @@ fn print_event(event: &Event, json: bool) -> Result<()> {
     }
     let paint = Paint::stdout();
     let time = date_and_time(event.time_seconds);
+    let columns = terminal_columns();
     let vgpu = printable(event.vgpu.as_deref().unwrap_or("-"));
+    let vgpu = match columns {
+        Some(_) => cut(&vgpu, MOST_NAME_COLUMNS),
+        None => vgpu,
+    };
     // Without colours the severity must be readable, too.
     let message = match event.severity {
         Severity::Info => event.message.clone(),
@@ -59,7 +71,7 @@ fn print_event(event: &Event, json: bool) -> Result<()> {
         Severity::Error => format!("error: {}", event.message),
     };
     let indent = time.len() + 2 + vgpu.chars().count().max(NAME_COLUMNS) + 2;
-    let message = hanging(&printable(&message), indent, terminal_columns());
+    let message = hanging(&printable(&message), indent, columns);
     let message = match event.severity {
         Severity::Info => message,
         Severity::Warning => paint.warn(&message),

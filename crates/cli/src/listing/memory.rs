@@ -18,12 +18,12 @@ const ROWS: usize = 20;
 
 pub(crate) fn memory(args: &MemoryArgs) -> Result<()> {
     let client = connect()?;
-    let before = client.memory(&args.name).map_err(explain)?;
+    let before = client.memory(&args.vgpu.name).map_err(explain)?;
     let map = match args.compact {
-        true => client.compact(&args.name).map_err(explain)?,
+        true => client.compact(&args.vgpu.name).map_err(explain)?,
         false => before.clone(),
     };
-    if args.json {
+    if args.vgpu.json {
         return print_json(&map);
     }
     if args.compact {

@@ -16,6 +16,7 @@ use crate::control::connect;
 pub(crate) use mica_command::output::print_json;
 use mica_command::output::{hanging, terminal_columns};
 use mica_command::refusal::explain;
+use mica_command::share::share_words;
 use mica_command::size::show_bytes;
 use mica_command::table::{Paint, Table};
 
@@ -109,17 +110,6 @@ pub(crate) fn place_words(residency: &ResidencyInfo) -> Option<String> {
     }
 }
 
-/// A share, and what it is worth: `30 %`, `30 % cap`, `70 % not reserved`.
-pub(crate) fn share_words(vgpu: &VgpuInfo) -> String {
-    let share = vgpu.share_percent;
-    match (vgpu.share_reserved, vgpu.cap) {
-        // It changes with every virtual GPU that comes or goes: hundredths say nothing.
-        (false, _) => format!("{:.0} % not reserved", share.as_f64()),
-        (true, true) => format!("{share} % cap"),
-        (true, false) => format!("{share} %"),
-    }
-}
-
 /// A limit that is not in force is said below every listing, never only in a column.
 fn warn_degraded(vgpus: &[VgpuInfo]) {
     let paint = Paint::stdout();
@@ -174,8 +164,8 @@ fn gpu_row(gpu: &GpuInfo) -> Vec<String> {
 
 pub(crate) fn stats(args: &StatsArgs) -> Result<()> {
     let client = connect()?;
+    let name = args.name.as_deref();
     if let Some(since) = args.since {
-        let name = args.vgpu.as_deref();
         return mica_views::accounts::past(&client, since.0, name, args.json);
     }
     if args.prometheus {
@@ -183,7 +173,12 @@ pub(crate) fn stats(args: &StatsArgs) -> Result<()> {
         out!("{}", printable_lines(&metrics));
         return Ok(());
     }
-    let stats = client.stats().map_err(explain)?;
+    let mut stats = client.stats().map_err(explain)?;
+    if let Some(name) = name {
+        // Its full name, or the refusal that says there is none.
+        let wanted = client.get(name).map_err(explain)?.name;
+        stats.vgpus.retain(|vgpu| vgpu.name == wanted);
+    }
     if args.json {
         return print_json(&stats);
     }
@@ -252,16 +247,6 @@ mod tests {
             faults_total: 2,
             ..VgpuInfo::default()
         }
-    }
-
-    #[test]
-    fn a_share_that_nobody_asked_for_is_marked() {
-        let mut vgpu = busy("a");
-        assert_eq!(share_words(&vgpu), "66 % not reserved");
-        vgpu.share_reserved = true;
-        assert_eq!(share_words(&vgpu), "66 %");
-        vgpu.cap = true;
-        assert_eq!(share_words(&vgpu), "66 % cap");
     }
 
     #[test]

@@ -61,6 +61,12 @@ fn events_are_chosen_by_name_number_and_time() {
         said.contains("\"yesterday\" is not a time: write"),
         "{said}"
     );
+    // What changes nothing is no event.
+    home.ok("resume a");
+    assert_eq!(names("events a"), ["a"]);
+    home.ok("suspend a");
+    home.ok("suspend a");
+    assert_eq!(names("events a"), ["a", "a"]);
     // A virtual GPU that is gone has still a past.
     home.ok("rm b");
     assert_eq!(names("events b"), ["b", "b"]);

@@ -62,6 +62,30 @@ fn a_share_that_nobody_asked_for_is_marked_in_every_listing() {
 }
 
 #[test]
+fn smi_marks_shares_too_and_one_name_is_listed_alone() {
+    let home = Home::new();
+    home.ok("create asked -m 64MiB -s 30");
+    home.ok("create owed -m 32MiB");
+    assert!(
+        home.ok("smi -L")
+            .contains("  vGPU owed: 32 MiB, 70 % not reserved (ready)\n")
+    );
+    let picture = home.ok("smi");
+    assert!(picture.contains("/ ~70%"), "{picture}");
+    assert!(picture.contains("~ not reserved |"), "{picture}");
+    let only = home.ok("stats owed");
+    assert!(
+        only.contains("\nowed ") && !only.contains("asked"),
+        "{only}"
+    );
+    let nothing = home.mica("events nobody");
+    assert_eq!(
+        (nothing.code, nothing.out.as_str(), nothing.err.as_str()),
+        (0, "", "mica: no events of nobody\n")
+    );
+}
+
+#[test]
 fn listings_differ_and_fit_eighty_columns() {
     let home = Home::new();
     home.ok("create team-a -m 64MiB -s 33.3 --cap --priority high");

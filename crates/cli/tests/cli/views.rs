@@ -27,7 +27,10 @@ fn scripts_that_know_nvidia_smi_get_what_they_parse() {
     home.ok("create a -m 64MiB -s 30 --cap");
     let list = home.ok("smi -L");
     assert!(list.starts_with("GPU 0: "), "{list}");
-    assert!(list.contains("  vGPU a: 64 MiB, 30 % (ready)"), "{list}");
+    assert!(
+        list.contains("  vGPU a: 64 MiB, 30 % cap (ready)"),
+        "{list}"
+    );
     let values =
         home.ok("smi --query-vgpu=name,memory.limit,share,cap --format=csv,noheader,nounits");
     assert_eq!(values, "a, 64, 30, yes\n");
@@ -48,8 +51,11 @@ fn scripts_that_know_nvidia_smi_get_what_they_parse() {
 fn what_was_measured_is_listed_and_charged() {
     let home = Home::new();
     home.ok("create a -m 64MiB -s 30");
-    until(&home, "stats --since 1h --vgpu a", "a  ");
-    let none = home.ok("stats --since 1h --vgpu b");
+    until(&home, "stats a --since 1h", "a  ");
+    for row in home.ok("stats --since 1h").lines() {
+        assert!(row.chars().count() <= 80, "{row}");
+    }
+    let none = home.ok("stats b --since 1h");
     assert!(
         none.starts_with("nothing of b was measured since"),
         "{none}"
@@ -81,8 +87,9 @@ fn what_was_measured_is_listed_and_charged() {
     }
     let empty = home.fails(1, "report --since 1h --until 2h");
     assert!(empty.contains("--until must be later"), "{empty}");
-    let alone = home.fails(2, "stats --vgpu a");
-    assert!(alone.contains("--since"), "{alone}");
+    // What is no longer there has no present figures.
+    let gone = home.fails(1, "stats a");
+    assert!(gone.contains("no virtual GPU named a"), "{gone}");
 }
 
 #[test]
@@ -100,7 +107,8 @@ fn why_and_one_picture_of_top_are_text() {
     assert!(nobody.contains("no virtual GPU named b"), "{nobody}");
     let unnamed = home.command(&["why", ""]).output().unwrap();
     let said = String::from_utf8_lossy(&unnamed.stderr).into_owned();
-    assert!(said.contains("a name is missing"), "{said}");
+    assert_eq!(unnamed.status.code(), Some(2), "{said}");
+    assert!(said.contains("a value is required for '<NAME>'"), "{said}");
     let top = home.ok("top");
     assert!(top.contains("NAME") && top.contains("suspended"), "{top}");
     assert!(top.contains("GPU 0"), "{top}");

@@ -113,6 +113,83 @@ fn wrong_words_are_usage_errors_that_say_what_to_write() {
 }
 
 #[test]
+fn a_number_that_is_none_is_answered_with_what_to_write() {
+    let home = Home::new();
+    for (line, said) in [
+        (
+            "run --seed x -- true",
+            "invalid value 'x' for '--seed <N>': write a whole number, such as 4",
+        ),
+        (
+            "run --wait soon -- true",
+            "invalid value 'soon' for '--wait <SECONDS>': write a number, such as 30 or 0.5",
+        ),
+        (
+            "run --cores 0 -- true",
+            "invalid value '0' for '--cores <N>': write a whole number from 1 to 1024",
+        ),
+        (
+            "run --seed 99999999999999999999999 -- true",
+            "the number is too large",
+        ),
+    ] {
+        let answer = home.fails(125, line);
+        assert!(answer.contains(said), "mica {line}: {answer}");
+    }
+    let last = home.fails(2, "events -n many");
+    assert_eq!(
+        last,
+        "error: invalid value 'many' for '--last <N>': write a whole number, such as 4\n\n\
+         For more information, try '--help'.\n"
+    );
+}
+
+#[test]
+fn words_from_elsewhere_lead_to_a_command_and_never_to_a_hidden_one() {
+    let home = Home::new();
+    for (word, tip) in [
+        ("version", "`mica --version`"),
+        ("monitor", "`mica top`"),
+        ("limits", "`mica resize NAME"),
+        ("web", "`mica dashboard`"),
+        ("attach", "`mica exec NAME -- CMD`"),
+    ] {
+        let said = home.fails(2, word);
+        assert!(
+            said.contains(tip) && !said.contains("similar"),
+            "mica {word}: {said}"
+        );
+    }
+    for word in ["librarie", "limit-prob", "worke"] {
+        let said = home.fails(2, word);
+        assert!(!said.contains("tip:"), "mica {word}: {said}");
+    }
+}
+
+#[test]
+fn an_empty_name_is_a_wrong_word() {
+    let home = Home::new();
+    for command in [
+        &["why", ""][..],
+        &["show", ""],
+        &["rm", ""],
+        &["exec", "", "true"],
+        &["stats", ""],
+        &["vm", "attach", ""],
+        &["region", "rm", ""],
+    ] {
+        let answer = home.command(command).output().unwrap();
+        let said = String::from_utf8_lossy(&answer.stderr);
+        let code = if command[0] == "exec" { 125 } else { 2 };
+        assert_eq!(answer.status.code(), Some(code), "{command:?}: {said}");
+        assert!(
+            said.contains("a value is required for"),
+            "{command:?}: {said}"
+        );
+    }
+}
+
+#[test]
 fn a_place_that_sockets_cannot_be_in_is_named_at_once() {
     let home = Home::new();
     let file = home.write("file", "");

@@ -37,7 +37,7 @@ impl Registry {
             let wrong = gpu.lost.as_ref().or(gpu.unshareable.as_ref());
             let wrong = wrong.or(gpu.closed());
             checks.push(Check {
-                what: format!("gpu {index}"),
+                what: format!("GPU {index}"),
                 vgpu: None,
                 verdict: match wrong {
                     Some(_) => Verdict::Failed,
@@ -190,7 +190,7 @@ fn outsiders(index: usize, gpu: &Gpu) -> Option<Check> {
         })
         .collect();
     Some(Check {
-        what: format!("processes outside Mica on gpu {index}"),
+        what: format!("processes outside Mica on GPU {index}"),
         vgpu: None,
         verdict: match who.is_empty() {
             true => Verdict::Ok,

@@ -216,9 +216,10 @@ async fn set_suspended(
     suspended: bool,
     free: bool,
 ) -> Answer<VgpuInfo> {
-    let name = {
+    let (name, changed) = {
         let mut registry = daemon.registry();
         let name = daemon.owned(&registry, peer, &name)?;
+        let changed = registry.vgpu(&name)?.suspended != suspended;
         let steps = match free {
             true => Some(registry.free_card(&name, mica_limits::monotonic_ns())?),
             false => None,
@@ -233,7 +234,7 @@ async fn set_suspended(
         for (severity, kind, vgpu, _, text) in steps.news {
             daemon.events.add(severity, kind, Some(&vgpu), None, text);
         }
-        name
+        (name, changed)
     };
     daemon.host.wake();
     let (kind, word) = if suspended {
@@ -241,7 +242,9 @@ async fn set_suspended(
     } else {
         ("vgpu_resumed", "resumed")
     };
-    daemon.note(kind, &name, format!("{name} was {word}"));
+    if changed {
+        daemon.note(kind, &name, format!("{name} was {word}"));
+    }
     save(&daemon, Outlives::Machine).await;
     Ok(Json(daemon.info_of(&name)?))
 }

@@ -97,7 +97,7 @@ impl Registry {
             return Ok(());
         }
         let text = format!(
-            "{} can have at most {} on gpu {}, {} asked",
+            "{} can have at most {} on GPU {}, {} asked",
             vgpu.name,
             size(room),
             vgpu.gpu,
@@ -119,7 +119,7 @@ impl Registry {
             return Ok(());
         }
         let text = format!(
-            "{} can have at most {room} % of gpu {}, {share} % asked",
+            "{} can have at most {room} % of GPU {}, {share} % asked",
             vgpu.name, vgpu.gpu
         );
         Err(error("no_share", text, None))

@@ -266,7 +266,7 @@ impl Registry {
         if room < bytes || (place != Some(Place::Resident) && !now) {
             let capacity = size(self.swap_capacity_bytes(gpu));
             let why = format!(
-                "{} more do not fit on gpu {gpu} now: {} of {capacity} are free, others are on it",
+                "{} more do not fit on GPU {gpu} now: {} of {capacity} are free, others are on it",
                 size(bytes),
                 size(room),
             );

@@ -120,7 +120,7 @@ impl Registry {
         let vgpu = self.vgpu_mut(name)?;
         vgpu.turns.put_away = true;
         let text = format!(
-            "{name} is to leave gpu {}: {bytes} to move to host memory",
+            "{name} is to leave GPU {}: {bytes} to move to host memory",
             vgpu.gpu
         );
         steps

@@ -113,7 +113,7 @@ impl Registry {
             Place::Away => {
                 turns.away_since_ns.get_or_insert(now_ns);
                 let text = format!(
-                    "{name} left gpu {gpu}: {} moved to host memory{time}, {} stay",
+                    "{name} left GPU {gpu}: {} moved to host memory{time}, {} stay",
                     size(out_bytes),
                     size(stays)
                 );
@@ -135,7 +135,7 @@ impl Registry {
                 let bytes = std::mem::take(&mut turns.returning_bytes);
                 let away_seconds = away_ns as f64 / 1e9;
                 let text = format!(
-                    "{name} is back on gpu {gpu} after {away_seconds:.1} s: {} moved{time}",
+                    "{name} is back on GPU {gpu} after {away_seconds:.1} s: {} moved{time}",
                     size(bytes)
                 );
                 Some((info, "swapped_in", name.into(), pid, text))

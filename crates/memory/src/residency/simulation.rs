@@ -51,6 +51,78 @@ impl Program {
         self.tenant.movable_bytes + self.promised
     }
 
+    fn wants(&self, now: u64) -> bool {
+        self.work_ms > 0 && now >= self.pauses_until_ns
+    }
+
+    /// Memory that leaves or returns moves by so many bytes.
+    fn moves_on(&mut self, moved: u64, now: u64) {
+        let tenant = &mut self.tenant;
+        match tenant.place {
+            Place::Leaving => {
+                let bytes = moved.min(tenant.movable_bytes);
+                tenant.movable_bytes -= bytes;
+                tenant.out_bytes += bytes;
+                if tenant.movable_bytes == 0 {
+                    tenant.place = Place::Away;
+                }
+            }
+            Place::Returning => {
+                let bytes = moved.min(self.promised);
+                self.promised -= bytes;
+                tenant.movable_bytes += bytes;
+                if self.promised + tenant.out_bytes == 0 {
+                    self.has_returned(now);
+                }
+            }
+            Place::Resident | Place::Away => {}
+        }
+    }
+
+    fn has_returned(&mut self, now: u64) {
+        let tenant = &mut self.tenant;
+        tenant.place = Place::Resident;
+        tenant.turn_began_ns = now;
+        let wait_ns = tenant.waits_since_ns.map_or(0, |since| now - since);
+        self.longest_wait_ns = self.longest_wait_ns.max(wait_ns);
+        if tenant.growth_bytes == 0 {
+            tenant.waits_since_ns = None;
+        }
+    }
+
+    /// Asks for what it needs to work; one that does not want to work is idle, and one that has ended holds nothing.
+    fn asks(&mut self, now: u64) {
+        let wants = self.wants(now);
+        let tenant = &mut self.tenant;
+        if !wants {
+            tenant.idle_since_ns.get_or_insert(now);
+            if self.work_ms == 0 && tenant.place == Place::Resident {
+                (tenant.movable_bytes, tenant.out_bytes) = (0, 0);
+            }
+            return;
+        }
+        tenant.idle_since_ns = None;
+        if tenant.place == Place::Away {
+            tenant.waits_since_ns.get_or_insert(now);
+        }
+        let has = tenant.movable_bytes + tenant.out_bytes + self.promised;
+        if has < self.bytes && tenant.growth_bytes == 0 {
+            tenant.growth_bytes = (self.bytes - has).min(256 * MIB);
+            tenant.waits_since_ns.get_or_insert(now);
+        }
+    }
+
+    /// Has the card for a millisecond.
+    fn works(&mut self, now: u64) {
+        self.work_ms -= 1;
+        self.worked_ms += 1;
+        self.until_pause_ms += 1;
+        if self.works_ms > 0 && self.until_pause_ms >= self.works_ms {
+            self.until_pause_ms = 0;
+            self.pauses_until_ns = now + self.pauses_ms * MS;
+        }
+    }
+
     fn has_all(&self) -> bool {
         self.tenant.place == Place::Resident && self.tenant.movable_bytes == self.bytes
     }
@@ -127,68 +199,21 @@ impl Card {
         for order in plan(&self.rules, now, self.room(), &tenants) {
             self.carry_out(order);
         }
-        let mut works = Vec::new();
-        for (index, program) in self.programs.iter_mut().enumerate() {
-            let tenant = &mut program.tenant;
-            match tenant.place {
-                Place::Leaving => {
-                    let bytes = moved.min(tenant.movable_bytes);
-                    tenant.movable_bytes -= bytes;
-                    tenant.out_bytes += bytes;
-                    if tenant.movable_bytes == 0 {
-                        tenant.place = Place::Away;
-                    }
-                }
-                Place::Returning => {
-                    let bytes = moved.min(program.promised);
-                    program.promised -= bytes;
-                    tenant.movable_bytes += bytes;
-                    if program.promised + tenant.out_bytes == 0 {
-                        tenant.place = Place::Resident;
-                        tenant.turn_began_ns = now;
-                        let since = tenant.waits_since_ns;
-                        let wait_ns = since.map_or(0, |since| now - since);
-                        program.longest_wait_ns = program.longest_wait_ns.max(wait_ns);
-                        if tenant.growth_bytes == 0 {
-                            tenant.waits_since_ns = None;
-                        }
-                    }
-                }
-                Place::Resident | Place::Away => {}
-            }
-            let wants = program.work_ms > 0 && now >= program.pauses_until_ns;
-            if !wants {
-                tenant.idle_since_ns.get_or_insert(now);
-                if program.work_ms == 0 && tenant.place == Place::Resident {
-                    // A program that has ended holds nothing.
-                    (tenant.movable_bytes, tenant.out_bytes) = (0, 0);
-                }
-                continue;
-            }
-            tenant.idle_since_ns = None;
-            if tenant.place == Place::Away {
-                tenant.waits_since_ns.get_or_insert(now);
-            }
-            let has = tenant.movable_bytes + tenant.out_bytes + program.promised;
-            if has < program.bytes && tenant.growth_bytes == 0 {
-                tenant.growth_bytes = (program.bytes - has).min(256 * MIB);
-                tenant.waits_since_ns.get_or_insert(now);
-            }
-            if program.has_all() {
-                works.push(index);
-            }
+        for program in &mut self.programs {
+            program.moves_on(moved, now);
+            program.asks(now);
         }
+        let works = |program: &Program| program.wants(now) && program.has_all();
+        let count = self
+            .programs
+            .iter()
+            .filter(|program| works(program))
+            .count();
+        let mut able = self.programs.iter_mut().filter(|program| works(program));
         // Time of the card is divided among those that can work.
-        if let Some(index) = works.get((now / MS) as usize % works.len().max(1)) {
-            let program = &mut self.programs[*index];
-            program.work_ms -= 1;
-            program.worked_ms += 1;
+        if let Some(program) = able.nth((now / MS) as usize % count.max(1)) {
+            program.works(now);
             self.busy_ms += 1;
-            program.until_pause_ms += 1;
-            if program.works_ms > 0 && program.until_pause_ms >= program.works_ms {
-                program.until_pause_ms = 0;
-                program.pauses_until_ns = now + program.pauses_ms * MS;
-            }
         }
         self.now_ns += MS;
     }

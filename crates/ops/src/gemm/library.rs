@@ -215,6 +215,26 @@ fn dense(product: &Product) -> Matrix {
     }
 }
 
+/// A product as it is asked of the library.
+struct Wanted<'a> {
+    product: &'a Product,
+    spec: &'a Gemm<'a>,
+    compute: Compute,
+    /// What is added, if anything is.
+    c: Option<Matrix>,
+}
+
+/// Where the library writes, and what it adds.
+struct Places {
+    /// Whether the library does all that follows the sums.
+    is_direct: bool,
+    target: Target,
+    added: Target,
+    c_address: u64,
+    d: Matrix,
+    sums: Option<Tensor>,
+}
+
 impl Ops {
     /// Libraries of the user that may compute products, and why they are not used where they are not.
     pub fn providers(&self) -> Vec<Provider> {
@@ -259,7 +279,13 @@ impl Ops {
                 }
             }),
         };
-        let asked = self.ask(product, spec, compute, factors, &dense(product), c, false)?;
+        let wanted = Wanted {
+            product,
+            spec,
+            compute,
+            c,
+        };
+        let asked = self.ask(&wanted, factors, &dense(product), false)?;
         // A product that the library cannot describe has no candidates; that is no failure.
         let plans = self
             .library
@@ -268,76 +294,43 @@ impl Ops {
         Ok((1..=plans.len() as u32).map(Variant::Library).collect())
     }
 
-    /// Describes a product to the library; `needs_sums` makes the memory for sums that it leaves.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "each is one part of the description"
-    )]
+    /// Describes a product to the library; `makes_sums` makes the memory for sums that it leaves.
     fn ask(
         &self,
-        product: &Product,
-        spec: &Gemm,
-        compute: Compute,
+        wanted: &Wanted<'_>,
         [a, b]: [Matrix; 2],
         d: &Matrix,
-        c: Option<Matrix>,
         makes_sums: bool,
     ) -> Result<Asked> {
-        let message = "a factor overlaps itself";
-        let overlaps = || Error::argument("gemm", message);
+        let (product, spec) = (wanted.product, wanted.spec);
+        let overlaps = || Error::argument("gemm", "a factor overlaps itself");
         let (factor_a, factor_b) = (
             as_factor(&a).ok_or_else(overlaps)?,
             as_factor(&b).ok_or_else(overlaps)?,
         );
-        let added = c.as_ref().map(as_target);
-        let direct = match (does_epilogue(product, spec), as_target(d), added) {
-            (true, Some(target), None) => Some((target, target, d.address)),
-            (true, Some(target), Some(Some(c_target))) => {
-                let address = c.as_ref().map_or(0, |c| c.address);
-                Some((target, c_target, address))
-            }
-            _ => None,
-        };
-        let (m, n, k) = (product.a.rows, product.b.cols, product.a.cols);
-        let (mut sums, mut d) = (None, *d);
-        if direct.is_none() {
-            d = Matrix {
-                address: 256,
-                dtype: wide(product.a.dtype),
-                ..dense(product)
-            };
-            if makes_sums {
-                let memory = self.unset(&[product.batches, m, n], d.dtype)?;
-                d.address = memory.address();
-                sums = Some(memory);
-            }
-        }
-        let own = Target {
-            distance: n as u64,
-            stack: d.batch as i64,
-        };
-        let (target, added, c_address) = direct.unwrap_or((own, own, d.address));
-        let is_direct = direct.is_some();
-        let bias = spec.bias.filter(|_| is_direct);
+        let places = self.places(wanted, d, makes_sums)?;
+        let d = places.d;
+        let bias = spec.bias.filter(|_| places.is_direct);
+        let sizes = [product.a.rows, product.b.cols, product.a.cols];
         let problem = Problem {
-            sizes: [m, n, k].map(|size| size as u64),
+            sizes: sizes.map(|size| size as u64),
             stack: i32::try_from(product.batches).unwrap_or(i32::MAX),
             a: factor_a,
             b: factor_b,
-            c: added,
-            d: target,
+            c: places.added,
+            d: places.target,
             factors: element(product.a.dtype),
             result: element(d.dtype),
-            compute,
+            compute: wanted.compute,
             bias: bias.is_some(),
-            relu: is_direct && spec.activation == Activation::Relu,
-            alignments: [a.address, b.address, c_address, d.address].map(alignment),
+            relu: places.is_direct && spec.activation == Activation::Relu,
+            alignments: [a.address, b.address, places.c_address, d.address].map(alignment),
             workspace_bytes: self.library.workspace_bytes,
         };
         let at = Addresses {
             a: a.address,
             b: b.address,
-            c: c_address,
+            c: places.c_address,
             d: d.address,
             bias: bias.map_or(0, Tensor::address),
             workspace: 0,
@@ -345,12 +338,61 @@ impl Ops {
         Ok(Asked {
             problem,
             at,
-            scales: match is_direct {
+            scales: match places.is_direct {
                 true => [spec.alpha, spec.beta],
                 false => [1.0, 0.0],
             },
-            sums,
+            sums: places.sums,
             _packed: [None, None],
+        })
+    }
+
+    /// Where the library writes: the result itself if it can do all that follows the sums, else sums of their own.
+    fn places(&self, wanted: &Wanted<'_>, d: &Matrix, makes_sums: bool) -> Result<Places> {
+        let product = wanted.product;
+        let c_target = wanted.c.as_ref().map(as_target);
+        let direct = match (does_epilogue(product, wanted.spec), as_target(d), c_target) {
+            (true, Some(target), None) => Some((target, target, d.address)),
+            (true, Some(target), Some(Some(added))) => {
+                let address = wanted.c.as_ref().map_or(0, |c| c.address);
+                Some((target, added, address))
+            }
+            _ => None,
+        };
+        if let Some((target, added, c_address)) = direct {
+            return Ok(Places {
+                is_direct: true,
+                target,
+                added,
+                c_address,
+                d: *d,
+                sums: None,
+            });
+        }
+        let (rows, cols) = (product.a.rows, product.b.cols);
+        let mut d = Matrix {
+            address: 256,
+            dtype: wide(product.a.dtype),
+            ..dense(product)
+        };
+        let sums = match makes_sums {
+            true => Some(self.unset(&[product.batches, rows, cols], d.dtype)?),
+            false => None,
+        };
+        if let Some(memory) = &sums {
+            d.address = memory.address();
+        }
+        let target = Target {
+            distance: cols as u64,
+            stack: d.batch as i64,
+        };
+        Ok(Places {
+            is_direct: false,
+            target,
+            added: target,
+            c_address: d.address,
+            d,
+            sums,
         })
     }
 
@@ -385,8 +427,13 @@ impl Ops {
             ),
         };
         let c = spec.c.filter(|_| spec.beta != 0.0).map(matrix);
-        let compute = compute.unwrap_or(Compute::Pedantic);
-        let mut asked = self.ask(product, spec, compute, [a.1, b.1], &matrix(d), c, true)?;
+        let wanted = Wanted {
+            product,
+            spec,
+            compute: compute.unwrap_or(Compute::Pedantic),
+            c,
+        };
+        let mut asked = self.ask(&wanted, [a.1, b.1], &matrix(d), true)?;
         asked._packed = [a.0, b.0];
         let plans = self.library.plans(&self.vgpu, &asked.problem)?;
         // A result at another place may have fewer algorithms than the one that was measured.

@@ -4,31 +4,41 @@ use crate::ast::{Dim, SpecialReg};
 
 /// The register of a name such as `%tid` with component `x`, or `%laneid` without one.
 pub(crate) fn special(name: &str, component: Option<&str>) -> Option<SpecialReg> {
-    use SpecialReg::*;
-    let dim = |make: fn(Dim) -> SpecialReg| {
-        Some(match component? {
+    if let Some(make) = with_dimension(name) {
+        return Some(match component? {
             "x" => make(Dim::X),
             "y" => make(Dim::Y),
             "z" => make(Dim::Z),
             // The fourth component always reads 0.
-            "w" => Zero,
+            "w" => SpecialReg::Zero,
             _ => return None,
-        })
-    };
-    match name {
-        "%tid" => return dim(Tid),
-        "%ntid" => return dim(NTid),
-        "%ctaid" => return dim(CtaId),
-        "%nctaid" => return dim(NCtaId),
-        "%clusterid" => return dim(ClusterId),
-        "%nclusterid" => return dim(NClusterId),
-        "%cluster_ctaid" => return dim(ClusterCtaId),
-        "%cluster_nctaid" => return dim(ClusterNCtaId),
-        _ => {}
+        });
     }
-    if component.is_some() {
-        return None;
+    match component {
+        Some(_) => None,
+        None => plain(name),
     }
+}
+
+/// Registers that have components.
+fn with_dimension(name: &str) -> Option<fn(Dim) -> SpecialReg> {
+    use SpecialReg::*;
+    Some(match name {
+        "%tid" => Tid,
+        "%ntid" => NTid,
+        "%ctaid" => CtaId,
+        "%nctaid" => NCtaId,
+        "%clusterid" => ClusterId,
+        "%nclusterid" => NClusterId,
+        "%cluster_ctaid" => ClusterCtaId,
+        "%cluster_nctaid" => ClusterNCtaId,
+        _ => return None,
+    })
+}
+
+/// Registers without components.
+fn plain(name: &str) -> Option<SpecialReg> {
+    use SpecialReg::*;
     Some(match name {
         "%laneid" => LaneId,
         "%warpid" => WarpId,

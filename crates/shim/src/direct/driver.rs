@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use mica_cuda_abi::{ENTRY_POINTS, Symbol, library_files};
+use mica_cuda_abi::{ENTRY_POINTS, Symbol};
+use mica_driver_files::library_files;
 
 use super::launch::{self, LAUNCHES, SUBMISSION};
 use crate::exports::{self, COUNT};

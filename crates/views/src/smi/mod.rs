@@ -162,11 +162,8 @@ fn list(stats: &Stats) -> String {
         text += &format!("GPU {}: {} (UUID: {})\n", gpu.index, gpu.name, uuid(gpu));
         for vgpu in stats.vgpus.iter().filter(|vgpu| vgpu.gpu == gpu.index) {
             let memory = mica_command::size::show_bytes(vgpu.memory_limit_bytes);
-            let share = vgpu.share_percent;
-            text += &format!(
-                "  vGPU {}: {memory}, {share} % ({})\n",
-                vgpu.name, vgpu.state
-            );
+            let share = mica_command::share::share_words(vgpu);
+            text += &format!("  vGPU {}: {memory}, {share} ({})\n", vgpu.name, vgpu.state);
         }
     }
     text
@@ -247,7 +244,7 @@ mod tests {
     fn the_list_has_a_line_for_each() {
         assert_eq!(
             list(&stats()),
-            "GPU 0: NVIDIA H200 (UUID: GPU-1)\n  vGPU team-a: 8 GiB, 30 % (ready)\n"
+            "GPU 0: NVIDIA H200 (UUID: GPU-1)\n  vGPU team-a: 8 GiB, 30 % not reserved (ready)\n"
         );
     }
 

@@ -24,7 +24,8 @@ pub(super) fn render(stats: &Stats, time: &str) -> String {
     }
     text.push('\n');
     text += &rule("-");
-    text += &line("Virtual GPUs:");
+    let legend = legend(&stats.vgpus);
+    text += &line(&format!("{:<63}{legend:>24}", "Virtual GPUs:"));
     text += &heads(&[["GPU  Name", "Memory-Usage", "Util / Share  State"]]);
     text += &bars("=");
     if stats.vgpus.is_empty() {
@@ -82,12 +83,34 @@ fn gpu_lines(gpu: &GpuInfo) -> String {
 
 fn vgpu_line(vgpu: &VgpuInfo) -> String {
     let used = format!("{:.0}%", vgpu.share_measured_percent);
-    let share = format!("{}%{}", vgpu.share_percent, if vgpu.cap { "^" } else { "" });
+    let mark = mark(vgpu);
+    let share = match vgpu.share_reserved {
+        // It changes with every virtual GPU that comes or goes: hundredths say nothing.
+        false => format!("{mark}{:.0}%", vgpu.share_percent.as_f64()),
+        true => format!("{mark}{}%", vgpu.share_percent),
+    };
     cells([
         format!("{:>3}  {}", vgpu.gpu, vgpu.name),
         memory(vgpu.memory_used_bytes, vgpu.memory_limit_bytes),
         format!("{used:>4} / {share:<6} {}", vgpu.state),
     ])
+}
+
+/// What a share is, in one letter, as in `mica top`.
+fn mark(vgpu: &VgpuInfo) -> &'static str {
+    match (vgpu.share_reserved, vgpu.cap) {
+        (false, _) => "~",
+        (true, true) => "^",
+        (true, false) => "",
+    }
+}
+
+/// What the marks mean, where there are any.
+fn legend(vgpus: &[VgpuInfo]) -> String {
+    let has = |wanted: &str| vgpus.iter().any(|vgpu| mark(vgpu) == wanted);
+    let words = [("~", "~ not reserved"), ("^", "^ cap")];
+    let shown = words.iter().filter(|(mark, _)| has(mark));
+    shown.map(|(_, word)| *word).collect::<Vec<_>>().join(", ")
 }
 
 fn process_lines(vgpu: &VgpuInfo) -> Vec<String> {
@@ -190,6 +213,7 @@ mod tests {
                 memory_used_bytes: 3 << 30,
                 share_percent: 33.into(),
                 cap: true,
+                share_reserved: true,
                 processes: vec![process],
                 ..VgpuInfo::default()
             }],
@@ -199,8 +223,14 @@ mod tests {
         lost.gpus[0].lost = Some("gone".into());
         let mut unshareable = stats.clone();
         unshareable.gpus[0].unshareable = Some("MIG".into());
+        let mut owed = stats.clone();
+        owed.vgpus[0].share_reserved = false;
         for (stats, word) in [
             (&stats, "suspended |"),
+            (&stats, "/ ^33%"),
+            (&stats, " ^ cap |"),
+            (&owed, "/ ~33%"),
+            (&owed, " ~ not reserved |"),
             (&lost, "LOST "),
             (&unshareable, "cannot be shared |"),
         ] {

@@ -266,7 +266,7 @@ fn what_begins_in_a_virtual_gpu_that_was_taken_off_stays_off_until_it_is_resumed
     let events = control.past_events().unwrap();
     let began = events.iter().find(|event| event.kind == "swap_began");
     let text = &began.expect("an event").message;
-    assert!(text.contains("a is to leave gpu 0"), "{text}");
+    assert!(text.contains("a is to leave GPU 0"), "{text}");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
 
-use mica_cuda_abi::library_files;
+use crate::library_files;
 
 /// Every Mica shim exports a symbol of one of these names.
 pub const SHIM_MARKERS: [&str; 2] = ["MICA_SHIM_MARKER", "mica_shim_marker"];
@@ -93,7 +93,7 @@ impl Library {
         };
         let c_path = CString::new(path.as_os_str().as_encoded_bytes())
             .map_err(|_| failed("the path holds a zero byte".into()))?;
-        // SAFETY: a terminated string; the library's constructors are the driver's own.
+        // SAFETY: a terminated string; the library's constructors are NVIDIA's own, as in any program that uses it.
         let handle = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(failed(last_message()));
@@ -155,7 +155,7 @@ fn last_message() -> String {
 }
 
 /// Existing files of this name, best first.
-pub(crate) fn candidates(name: &str) -> Vec<PathBuf> {
+pub fn candidates(name: &str) -> Vec<PathBuf> {
     library_files(
         name,
         &std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default(),
