@@ -204,6 +204,12 @@ impl State {
 
     /// The word that holds an address; `None` past the limit.
     pub(crate) fn cell(&mut self, launch: u64, address: u64) -> Option<&mut Cell> {
+        let cells = self.cells_of(launch, address)?;
+        cells.get_mut((address % crate::pages::PAGE) as usize / 4)
+    }
+
+    /// The words of the page that holds an address; `None` past the limit.
+    pub(crate) fn cells_of(&mut self, launch: u64, address: u64) -> Option<&mut [Cell]> {
         if self.cells.get(address).is_none() {
             if !self.make_room(launch, CELLS_BYTES) {
                 self.is_full = true;
@@ -220,8 +226,7 @@ impl State {
             page.launch = launch;
             page.cells.fill(Cell::default());
         }
-        page.cells
-            .get_mut((address % crate::pages::PAGE) as usize / 4)
+        Some(&mut page.cells)
     }
 }
 

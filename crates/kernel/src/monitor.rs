@@ -73,6 +73,64 @@ pub struct Access {
     pub value: Option<u64>,
 }
 
+/// Where the lanes of a group access memory.
+#[derive(Clone, Copy, Debug)]
+pub enum LaneAddresses<'a> {
+    /// Each lane so many bytes behind the one before.
+    Stride(i64),
+    /// An address for each lane.
+    Each(&'a [u64]),
+}
+
+/// One access of each lane of a group, told before any of them happens. Lanes that write do not write the same bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupAccess<'a> {
+    /// The access of the first lane; its value is not told here.
+    pub first: Access,
+    /// How many threads, whose numbers follow each other.
+    pub lanes: u32,
+    /// Where they access memory.
+    pub addresses: LaneAddresses<'a>,
+    /// What they write.
+    pub values: LaneValues<'a>,
+}
+
+/// The bits that the lanes of a group write.
+#[derive(Clone, Copy, Debug)]
+pub enum LaneValues<'a> {
+    /// Not told.
+    None,
+    /// At most 32 bits each.
+    Words(&'a [u32]),
+    /// At most 64 bits each.
+    Pairs(&'a [u64]),
+}
+
+impl GroupAccess<'_> {
+    /// The access of one lane.
+    pub fn lane(&self, lane: u32) -> Access {
+        let at = lane as usize;
+        let address = match self.addresses {
+            LaneAddresses::Stride(by) => {
+                let offset = by.wrapping_mul(i64::from(lane));
+                self.first.address.wrapping_add_signed(offset)
+            }
+            LaneAddresses::Each(each) => each.get(at).copied().unwrap_or(self.first.address),
+        };
+        let value = match self.values {
+            LaneValues::None => None,
+            LaneValues::Words(words) => words.get(at).map(|word| u64::from(*word)),
+            LaneValues::Pairs(pairs) => pairs.get(at).copied(),
+        };
+        Access {
+            thread: self.first.thread + lane,
+            address,
+            value,
+            ..self.first
+        }
+    }
+}
+
 /// Threads of a block, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadSet(pub [u64; 16]);
@@ -161,6 +219,19 @@ pub struct LiveSlot {
 pub trait Monitor {
     /// An access. `false` ends the block: the address is not the program's to touch.
     fn access(&mut self, access: &Access) -> bool;
+    /// The accesses of a group, in the order of its lanes.
+    ///
+    /// # Errors
+    /// The first access that is not the program's to make, which ends the block.
+    fn accesses(&mut self, group: &GroupAccess<'_>) -> Result<(), Access> {
+        for lane in 0..group.lanes {
+            let access = group.lane(lane);
+            if !self.access(&access) {
+                return Err(access);
+            }
+        }
+        Ok(())
+    }
     /// The allocation in which [`Monitor::access`] has just allowed an access, as its first address and its bytes.
     /// `None` where the next access of the same instruction must be told too.
     fn live_range(&mut self, access: &Access) -> Option<(u64, u64)> {

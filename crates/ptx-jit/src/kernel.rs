@@ -64,18 +64,16 @@ impl Kernel {
         // Blocks are looked at first: where none can be wide, nothing has to be measured.
         let wide = width != Width::Bits128
             && plan.graph.rpo.iter().any(|b| is_wide(&module, &plan, *b))
+            && !(monitor && monitor_own)
             && width.is_wide(code_cache.as_ref().map(|s| &*s.0));
         let costs = LaneCosts::of(&module, &plan, wide);
         let lanes = suitable_lanes(&plan, &costs).min(most_lanes).min(16);
-        let lanes = if memcheck || (monitor && monitor_own) || quick {
-            1
-        } else {
-            lanes
-        };
+        let lanes = if memcheck || quick { 1 } else { lanes };
         let coverage = match coverage {
             true => Coverage::of(&plan.unit),
             false => Coverage::default(),
         };
+        // Collectives of checked kernels are the dispatcher's, which tells of them.
         let one_by_one = memcheck || (monitor && monitor_own) || quick || !has_vector_code(&plan);
         let warps = !one_by_one && most_lanes as usize == WARP && costs.suits_warps();
         Ok(Kernel {
@@ -189,6 +187,11 @@ impl Kernel {
         scratch::FRAMES as usize
             + threads.div_ceil(32) as usize * self.plan.frame_bytes as usize
             + 64
+    }
+
+    /// Whether threads run one by one, so that the order of a block's threads can be chosen.
+    pub(crate) fn is_ordered(&self, schedule: u64) -> bool {
+        self.monitor && self.monitor_own && schedule != 0
     }
 
     /// How many threads run together in blocks of this shape: groups must lie in one row.

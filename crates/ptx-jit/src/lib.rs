@@ -438,7 +438,10 @@ impl Executable for JitModule {
         let lanes = self
             .kernel(kernel)
             .ok()
-            .map(|k| (k, k.choose_lanes(context.block, proven)));
+            .map(|k| match k.is_ordered(context.schedule) {
+                true => (k, 1),
+                false => (k, k.choose_lanes(context.block, proven)),
+            });
         let has_slots = |k: &Kernel| k.live_slots() as u64 <= context.live_len;
         let runs = |k: &Kernel, lanes: u32| has_slots(k) && k.code(lanes, proven).is_some();
         let Some((k, lanes)) = lanes.filter(|(k, lanes)| runs(k, *lanes)) else {

@@ -36,7 +36,8 @@ pub(crate) struct Masked {
 
 /// An instruction of a side.
 struct Spot {
-    block: BlockId,
+    /// The block, if its checks are not planned yet.
+    block: Option<BlockId>,
     /// The step of the block.
     at: usize,
     place: Place,
@@ -115,7 +116,7 @@ impl Emit<'_, '_> {
                     inst,
                 };
                 spots.push(Spot {
-                    block: id,
+                    block: Some(id),
                     at,
                     place,
                 });
@@ -138,9 +139,9 @@ impl Emit<'_, '_> {
     fn spot(&mut self, spot: &Spot) -> Result<(), CompileError> {
         crate::interrupt::tick();
         self.instance = spot.place.instance;
-        if spot.at == 0 {
+        if let (Some(block), 0) = (spot.block, spot.at) {
             self.merged = merge::Merged::default();
-            self.plan_checks(spot.block);
+            self.plan_checks(block);
         }
         self.site = self.plan.slow_of[&spot.place];
         self.b.set_srcloc(SourceLoc::new(self.site + 1));
@@ -312,11 +313,41 @@ impl Emit<'_, '_> {
             return Ok(());
         }
         for (reg, class, row) in &results {
-            let v = self.take_row(rows, *row, *class);
+            let v = match self.home(*reg) {
+                Home::Vector(_) => self.take_row(rows, *row, *class),
+                // The same for all lanes: the last one's.
+                _ => {
+                    let one = Operand {
+                        reg: *reg,
+                        class: *class,
+                        row: *row,
+                        value: V::X(Vec::new()),
+                    };
+                    V::U(self.lane_of(&one, rows, lane))
+                }
+            };
             self.write(*reg, v);
         }
         self.masked = Some(masked);
         Ok(())
+    }
+
+    /// Does an instruction for all lanes, one after the other.
+    pub(crate) fn for_each_lane(&mut self, place: Place) -> Result<(), CompileError> {
+        let on = self.vconst32([u32::MAX; 4]);
+        self.masked = Some(Masked {
+            vectors: vec![on; self.lanes / 4],
+            bits: self.imm(types::I32, (1 << self.lanes) - 1),
+            kept: BitSet::new(self.plan.unit.regs.len()),
+        });
+        let spot = Spot {
+            block: None,
+            at: self.merged.at,
+            place,
+        };
+        let done = self.lane_by_lane(&[spot]);
+        self.masked = None;
+        done
     }
 
     /// Whether one lane does for all what all do alike: a load of what is the same for all. Local memory is each lane's
@@ -327,7 +358,8 @@ impl Emit<'_, '_> {
             Op::Ld { space, addr, .. } => self.accessed(*space, addr) != Window::Local,
             _ => false,
         };
-        is_shared && read.iter().all(|o| matches!(o.value, V::U(_)))
+        // A monitor is told of every thread.
+        is_shared && !self.src.monitor && read.iter().all(|o| matches!(o.value, V::U(_)))
     }
 
     fn row_bytes(&self, class: Class) -> i32 {

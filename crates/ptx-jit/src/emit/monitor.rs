@@ -14,7 +14,8 @@ use super::memory::{Host, Window};
 use super::{Emit, V, flags};
 use crate::run;
 use crate::scratch::status;
-use crate::unit::Class;
+use crate::uniformity::Uniformity;
+use crate::unit::{Class, base_reg};
 
 /// The bits of [`order`] that a load or a store has.
 pub(crate) fn order_bits(of: Order) -> u32 {
@@ -67,8 +68,16 @@ pub(crate) fn pack(
         | i64::from(value) << 32
 }
 
+fn space_of(window: Window) -> AccessSpace {
+    match window {
+        Window::Shared => AccessSpace::Shared,
+        Window::Local => AccessSpace::Local,
+        Window::Arena | Window::Params => AccessSpace::Arena,
+    }
+}
+
 impl Emit<'_, '_> {
-    /// Tells the monitor of an access by the one thread that scalar code runs for.
+    /// Tells the monitor of an access.
     pub(crate) fn tell_access(
         &mut self,
         host: &Host,
@@ -88,15 +97,14 @@ impl Emit<'_, '_> {
         if !self.src.monitor_own {
             return self.tell_unless_live(host, bytes, (kind, order));
         }
+        if self.lanes > 1 {
+            return self.tell_group(host, window, bytes, (kind, order), value);
+        }
         let at = match host {
             Host::One(p, off) | Host::Affine(p, off, _) => self.add_imm(*p, i64::from(*off)),
             Host::Lanes(lanes) => self.add_imm(lanes[0].0, i64::from(lanes[0].1)),
         };
-        let space = match window {
-            Window::Shared => AccessSpace::Shared,
-            Window::Local => AccessSpace::Local,
-            Window::Arena | Window::Params => AccessSpace::Arena,
-        };
+        let space = space_of(window);
         let value = value
             .filter(|_| bytes <= 8)
             .map(|(v, class)| self.lane(v, class, 0));
@@ -116,6 +124,79 @@ impl Emit<'_, '_> {
         let s = self.i64(status::FAULT);
         self.b.ins().return_(&[s]);
         self.b.switch_to_block(on);
+    }
+
+    /// Tells the monitor of the accesses of a group at once. What else lanes write than side by side is told lane by lane.
+    fn tell_group(
+        &mut self,
+        host: &Host,
+        window: Window,
+        bytes: u32,
+        (kind, order): (AccessKind, u32),
+        value: Option<(&V, Class)>,
+    ) {
+        let p = self.buffer(2 + self.lanes);
+        let mut meta =
+            pack(bytes, kind, order, space_of(window), false) | (self.lanes as i64) << 40;
+        if let Host::Lanes(_) = host {
+            meta |= 1 << 34;
+            for (i, at) in self.told_addresses(host).into_iter().enumerate() {
+                self.b.ins().store(flags(), at, p, 8 * i as i32);
+            }
+        } else {
+            let (at, stride) = match host {
+                Host::Affine(at, off, stride) => (self.add_imm(*at, i64::from(*off)), *stride),
+                Host::One(at, off) => (self.add_imm(*at, i64::from(*off)), 0),
+                Host::Lanes(_) => return,
+            };
+            let stride = self.i64(stride);
+            self.b.ins().store(flags(), at, p, 0);
+            self.b.ins().store(flags(), stride, p, 8);
+            if let Some((v, class)) = value.filter(|v| bytes <= 8 && v.1.slot_bytes() <= 8) {
+                meta |= i64::from(class.slot_bytes() / 4) << 32;
+                for (i, x) in self.vectorize(v, class).into_iter().enumerate() {
+                    self.b.ins().store(flags(), x, p, 16 + 16 * i as i32);
+                }
+            }
+        }
+        let (t, lines, meta) = (self.thread(), self.site_lines(), self.i64(meta));
+        let bad = self.call(run::MONITOR_GROUP, &[self.ctx, t, p, meta, lines]);
+        let (out, on) = (self.cold(), self.b.create_block());
+        self.b.ins().brif(bad, out, &[], on, &[]);
+        self.b.switch_to_block(out);
+        let s = self.i64(status::FAULT);
+        self.b.ins().return_(&[s]);
+        self.b.switch_to_block(on);
+    }
+
+    /// Whether the monitor has to be told of an instruction lane by lane: each access changes what the next one finds.
+    pub(crate) fn is_told_lane_by_lane(&self, op: &Op) -> bool {
+        if !self.src.monitor || !self.src.monitor_own || self.lanes == 1 {
+            return false;
+        }
+        match op {
+            Op::Atom(_) => true,
+            Op::Ld { order, .. } => *order != Order::Weak,
+            Op::St {
+                space,
+                addr,
+                ty,
+                src,
+                order,
+                ..
+            } => {
+                let bytes = u64::from(ty.bytes()) * src.len() as u64;
+                let apart =
+                    base_reg(addr).is_some_and(|r| match self.plan.uniformity(self.reg(r)) {
+                        Uniformity::Affine(stride) => {
+                            stride.unsigned_abs() >= bytes && stride.unsigned_abs() < 1 << 20
+                        }
+                        _ => false,
+                    });
+                *order != Order::Weak || !apart || self.accessed(*space, addr) == Window::Local
+            }
+            _ => false,
+        }
     }
 
     /// Tells the monitor of an access to the arena, unless all lanes stay in the allocation that the monitor allowed
@@ -189,8 +270,10 @@ impl Emit<'_, '_> {
     /// Tells the monitor of a fence.
     pub(crate) fn tell_fence(&mut self) {
         if self.src.monitor {
-            let t = self.thread();
-            self.call(run::MONITOR_FENCE, &[self.ctx, t]);
+            for lane in 0..self.lanes {
+                let t = self.thread_of(lane);
+                self.call(run::MONITOR_FENCE, &[self.ctx, t]);
+            }
         }
     }
 

@@ -11,6 +11,9 @@ use crate::unit::{Class, Place, Step};
 impl Emit<'_, '_> {
     pub(crate) fn inst(&mut self, place: Place) -> Result<(), CompileError> {
         let op = &self.plan.unit.inst(self.src.module, place).op;
+        if self.is_told_lane_by_lane(op) {
+            return self.for_each_lane(place);
+        }
         if self.native(op)? {
             return Ok(());
         }

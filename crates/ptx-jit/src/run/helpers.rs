@@ -48,6 +48,7 @@ pub(crate) fn install(isa: &OwnedTargetIsa) -> Result<(), CompileError> {
         super::monitor::monitor_fence as *const () as usize,
         super::whole_warp::collective as *const () as usize,
         super::monitor::monitor_live as *const () as usize,
+        super::monitor::monitor_group as *const () as usize,
     ];
     // Whoever comes second finds one that is as good.
     let _ = TABLE.set((table, quiet));

@@ -63,3 +63,4 @@ pub(crate) const MONITOR: usize = 16;
 pub(crate) const MONITOR_FENCE: usize = 17;
 pub(crate) const COLLECTIVE: usize = 18;
 pub(crate) const MONITOR_LIVE: usize = 19;
+pub(crate) const MONITOR_GROUP: usize = 20;

@@ -1,7 +1,8 @@
 //! What compiled code and the runtime tell the monitor of a block ([`mica_kernel::Monitor`]).
 
 use mica_kernel::monitor::{
-    Access, AccessKind, AccessSpace, Line, LiveSlot, Misuse, ThreadSet, order,
+    Access, AccessKind, AccessSpace, GroupAccess, LaneAddresses, LaneValues, Line, LiveSlot,
+    Misuse, ThreadSet, order,
 };
 use mica_kernel::{Fault, FaultKind, Monitor};
 use mica_ptx::ast::Space;
@@ -62,6 +63,60 @@ pub(super) extern "C" fn monitor(
     if monitor.access(&access) {
         return 0;
     }
+    // SAFETY: the context is valid for the block.
+    let block = unsafe { (*ctx).block };
+    set_fault(ctx, refused(&access, block));
+    1
+}
+
+/// Accesses of a group. `buffer` holds the first address and the stride, then what is written; or one address for each
+/// lane. Not 0 ends the block.
+pub(super) extern "C" fn monitor_group(
+    ctx: Ctx,
+    t: u64,
+    buffer: *const u64,
+    meta: u64,
+    lines: u64,
+) -> u64 {
+    let Some(monitor) = of(ctx) else { return 0 };
+    let (bytes, kind, order, space) = unpack(meta);
+    let lanes = (meta >> 40 & 0xff) as usize;
+    // SAFETY: compiled code stored two words at least.
+    let [address, stride] = unsafe { *buffer.cast::<[u64; 2]>() };
+    // SAFETY: what is written follows where the word says so, and all of it was stored.
+    let values = unsafe {
+        match meta >> 32 & 3 {
+            0 => LaneValues::None,
+            1 => LaneValues::Words(std::slice::from_raw_parts(buffer.add(2).cast(), lanes)),
+            _ => LaneValues::Pairs(std::slice::from_raw_parts(buffer.add(2), lanes)),
+        }
+    };
+    let addresses = match meta >> 34 & 1 {
+        0 => LaneAddresses::Stride(stride as i64),
+        // SAFETY: compiled code stored one address for each lane.
+        _ => LaneAddresses::Each(unsafe { std::slice::from_raw_parts(buffer, lanes) }),
+    };
+    let group = GroupAccess {
+        first: Access {
+            thread: t as u32,
+            bytes,
+            address,
+            kind,
+            order,
+            space,
+            line: Line {
+                ptx: lines as u32,
+                source: (lines >> 32) as u32,
+            },
+            value: None,
+        },
+        lanes: lanes as u32,
+        addresses,
+        values,
+    };
+    let Err(access) = monitor.accesses(&group) else {
+        return 0;
+    };
     // SAFETY: the context is valid for the block.
     let block = unsafe { (*ctx).block };
     set_fault(ctx, refused(&access, block));

@@ -1,9 +1,12 @@
 //! Watches one block after the other: what the engine tells becomes findings.
 
+mod global_group;
+mod shared_reads;
+
 use std::sync::Arc;
 
 use mica_kernel::monitor::{
-    Access, AccessKind, AccessSpace, Line, Misuse, Monitor, ThreadSet, order,
+    Access, AccessKind, AccessSpace, GroupAccess, Line, Misuse, Monitor, ThreadSet, order,
 };
 
 use crate::finding::{Finding, Party, Place, Severity, Tool};
@@ -11,6 +14,7 @@ use crate::launch::{BlockNumber, LaunchFindings};
 use crate::race::{Cell, Clocks, Hit, LAST_EPOCH, MOST_FOREIGN, Seen, SyncClocks};
 use crate::settings::Tools;
 use crate::shadow::Shadow;
+use shared_reads::SharedReads;
 
 /// Host bytes of what strong writes to the shared memory of one block have released.
 const MOST_SHARED_SYNC: u64 = 64 << 20;
@@ -54,6 +58,14 @@ impl WatchedBlock {
     fn threads(&self) -> u32 {
         self.shape.iter().product()
     }
+
+    /// Whether some of these bytes are the block's own.
+    fn holds_part(&self, address: u64, bytes: u64) -> bool {
+        let end = address.saturating_add(bytes);
+        [self.shared, self.local, self.params]
+            .into_iter()
+            .any(|(start, len)| address < start.saturating_add(len) && start < end)
+    }
 }
 
 /// Watches the blocks that one host thread runs of one launch.
@@ -72,6 +84,11 @@ pub struct BlockWatcher<M> {
     shared_sync: SyncClocks,
     /// Bytes of shared memory that were written.
     shared_written: Vec<bool>,
+    /// Reads of shared memory since a barrier of the whole block, after which nobody has written there yet: they race with
+    /// nothing, and matter only to a write before the next such barrier.
+    reads: Vec<SharedReads>,
+    /// Whether nobody has written to shared memory since then.
+    is_unwritten: bool,
     is_deadlocked: bool,
     /// Whether it was told that a thread of the block has more epochs than can be remembered.
     is_past_epochs: bool,
@@ -108,6 +125,8 @@ impl<M: LiveMemory> BlockWatcher<M> {
             cells: Vec::new(),
             shared_sync: SyncClocks::default(),
             shared_written: Vec::new(),
+            reads: Vec::new(),
+            is_unwritten: true,
             is_deadlocked: false,
             is_past_epochs: false,
         }
@@ -134,6 +153,8 @@ impl<M: LiveMemory> BlockWatcher<M> {
             self.cells
                 .resize(block.shared.1.div_ceil(4) as usize, Cell::default());
             self.shared_sync.clear();
+            self.reads.clear();
+            self.is_unwritten = true;
             self.is_past_epochs = false;
         }
         if self.tools.has(Tool::Initcheck) {
@@ -246,6 +267,17 @@ impl<M: LiveMemory> BlockWatcher<M> {
     }
 
     fn racecheck(&mut self, access: &Access, place: Where) {
+        if place == Where::Shared && self.put_off(access) {
+            return;
+        }
+        if access.order & order::STRONG != 0 || place == Where::Shared {
+            self.catch_up();
+        }
+        self.is_unwritten &= place != Where::Shared || access.kind == AccessKind::Read;
+        self.look_for_race(access, place);
+    }
+
+    fn look_for_race(&mut self, access: &Access, place: Where) {
         if !matches!(place, Where::Global | Where::Shared) {
             return;
         }
@@ -307,7 +339,10 @@ impl<M: LiveMemory> BlockWatcher<M> {
         let clocks = self.clocks.as_mut()?;
         let shadow = self.shadow.as_ref()?;
         let mut shadow = shadow.lock();
-        acquire(clocks, shadow.sync(self.launch), access);
+        let is_strong = access.order & order::STRONG != 0;
+        if is_strong {
+            acquire(clocks, shadow.sync(self.launch), access);
+        }
         let mut hit = None;
         let number = self.block.number as u32;
         let looked = each_word(access, |at, bytes| {
@@ -316,7 +351,7 @@ impl<M: LiveMemory> BlockWatcher<M> {
             hit = hit.or(cell.access(&seen, clocks, false));
             Some(())
         });
-        if release(clocks, shadow.sync(self.launch), access) {
+        if is_strong && release(clocks, shadow.sync(self.launch), access) {
             shadow.charge_sync(self.launch);
         }
         (looked.and(hit)).filter(|_| !shadow.sync(self.launch).is_lost())
@@ -466,6 +501,19 @@ impl<M: LiveMemory> Monitor for BlockWatcher<M> {
         true
     }
 
+    fn accesses(&mut self, group: &GroupAccess<'_>) -> Result<(), Access> {
+        if self.put_off_group(group) || self.race_beside(group) {
+            return Ok(());
+        }
+        for lane in 0..group.lanes {
+            let access = group.lane(lane);
+            if !self.access(&access) {
+                return Err(access);
+            }
+        }
+        Ok(())
+    }
+
     fn live_range(&mut self, access: &Access) -> Option<(u64, u64)> {
         // Memory of the block itself is somewhere else in the next block.
         let is_global = self.locate(access) == Where::Global;
@@ -475,24 +523,28 @@ impl<M: LiveMemory> Monitor for BlockWatcher<M> {
     }
 
     fn fence(&mut self, thread: u32) {
+        self.catch_up();
         if let Some(clocks) = &mut self.clocks {
             clocks.fence(thread);
         }
     }
 
     fn arrive(&mut self, barrier: u32, thread: u32) {
+        self.catch_up();
         if let Some(clocks) = &mut self.clocks {
             clocks.arrive(barrier, thread);
         }
     }
 
     fn barrier(&mut self, barrier: u32, waiting: &ThreadSet) {
+        self.settle_reads(waiting);
         if let Some(clocks) = &mut self.clocks {
             clocks.barrier(barrier, waiting);
         }
     }
 
     fn warp(&mut self, lanes: &ThreadSet) {
+        self.catch_up();
         if let Some(clocks) = &mut self.clocks {
             clocks.meet(lanes);
         }
@@ -533,5 +585,44 @@ impl<M: LiveMemory> Monitor for BlockWatcher<M> {
             parties: vec![self.party(thread, line, "", 0)],
         };
         self.add(thread, Tool::Synccheck, kind, severity, parts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory that may be accessed anywhere.
+    pub(super) struct Anything;
+
+    impl LiveMemory for Anything {
+        fn allows(&mut self, _: u64, _: u64, _: bool) -> bool {
+            true
+        }
+        fn range(&self, _: u64, _: bool) -> Option<(u64, u64)> {
+            None
+        }
+        fn place(&self, ptx_line: u32) -> Place {
+            Place {
+                file: None,
+                line: 0,
+                ptx_line,
+            }
+        }
+        fn peek(&self, _: u64, _: u32) -> Option<u64> {
+            Some(7)
+        }
+    }
+
+    /// Numbers that look like chance.
+    pub(super) struct Noise(pub(super) u64);
+
+    impl Noise {
+        pub(super) fn below(&mut self, n: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % n
+        }
     }
 }
