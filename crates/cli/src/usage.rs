@@ -76,10 +76,7 @@ const OTHER_OPTIONS: [(&[&str], &str); 2] = [
         &["--regions", "--region", "--shmem"],
         "--ivshmem N is the number of shared-memory devices of a machine",
     ),
-    (
-        &["-f"],
-        "-f follows (`mica events -f`); write --force to end what runs",
-    ),
+    (&["-f"], "-f follows (`mica events -f`); write --force"),
 ];
 
 /// Prints what clap has to say (help, or what is wrong), with hints; returns the exit code.
@@ -168,17 +165,20 @@ fn hide_internal_commands(error: &mut clap::Error) {
     let Some(suggested) = error.remove(ContextKind::SuggestedSubcommand) else {
         return;
     };
-    let kept = match suggested {
-        ContextValue::String(name) if !is_shown(&name) => return,
-        ContextValue::Strings(names) => {
-            let names: Vec<String> = names.into_iter().filter(is_shown).collect();
-            match names.as_slice() {
-                [] => return,
-                [one] => ContextValue::String(one.clone()),
-                _ => ContextValue::Strings(names),
-            }
+    let names = match suggested {
+        ContextValue::String(name) => vec![name],
+        ContextValue::Strings(names) => names,
+        _ => Vec::new(),
+    };
+    let mut names: Vec<String> = names.into_iter().filter(is_shown).collect();
+    let kept = match names.len() {
+        0 => {
+            // Without it clap leaves the place of a tip empty.
+            error.remove(ContextKind::Suggested);
+            return;
         }
-        other => other,
+        1 => ContextValue::String(names.remove(0)),
+        _ => ContextValue::Strings(names),
     };
     error.insert(ContextKind::SuggestedSubcommand, kept);
 }
