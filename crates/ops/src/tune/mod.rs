@@ -14,6 +14,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use mica::Grid;
+
 use crate::gemm::Variant;
 use crate::{DType, Error, Ops, Result};
 
@@ -258,13 +260,41 @@ pub(crate) fn default_file() -> Option<PathBuf> {
 const MEASUREMENTS: usize = 3;
 /// Work that is shorter is repeated within a measurement: a kernel of a few microseconds takes less than events tell apart.
 const SHORTEST_SECONDS: f64 = 2e-4;
-const MOST_REPEATED: f64 = 32.0;
+const MOST_REPEATED: f64 = 16.0;
+/// A kernel that keeps the GPU until all of a measurement is queued. Without it the measurement of short work would say how
+/// long the host takes to launch it.
+const HOLD: &str = "
+.version 7.0
+.target sm_60
+.address_size 64
+.visible .entry hold(.param .u64 nanoseconds)
+{
+    .reg .u64 %now, %end;
+    .reg .pred %early;
+    ld.param.u64 %end, [nanoseconds];
+    mov.u64 %now, %globaltimer;
+    add.u64 %end, %end, %now;
+again:
+    mov.u64 %now, %globaltimer;
+    setp.lt.u64 %early, %now, %end;
+    @%early bra again;
+    ret;
+}
+";
+/// What a host takes at most to launch work once, and to begin.
+const LAUNCH_NS: u64 = 10_000;
+const BEGIN_NS: u64 = 50_000;
 
 impl Ops {
     /// Seconds that work in the stream takes, by the device's events: the fastest of a few measurements.
     pub(crate) fn seconds_of(&self, work: impl Fn() -> Result<()>) -> Result<f64> {
         let (start, end) = (self.vgpu.event()?, self.vgpu.event()?);
         let timed = |times: u32| {
+            if times > 1 && !self.is_software {
+                let hold = self.kernels.made("hold", "hold", || HOLD.to_owned())?;
+                let nanoseconds = BEGIN_NS + LAUNCH_NS * u64::from(times);
+                (self.stream).launch(&hold, Grid::new(1, 1), (nanoseconds,))?;
+            }
             start.record(&self.stream)?;
             for _ in 0..times {
                 work()?;

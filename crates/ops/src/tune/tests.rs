@@ -209,3 +209,20 @@ fn sizes_that_change_all_the_time_are_not_measured_all_the_time() {
         (0, Variant::Rows(12))
     );
 }
+
+#[test]
+fn the_kernel_that_keeps_the_gpu_does_so_for_its_time() {
+    let device = mica::Device::software().unwrap();
+    let vgpu = mica::Vgpu::builder()
+        .memory(64 << 20)
+        .build(&device)
+        .unwrap();
+    let kernel = vgpu.load_ptx(HOLD).unwrap().kernel("hold").unwrap();
+    let stream = vgpu.default_stream();
+    let begun = std::time::Instant::now();
+    stream
+        .launch(&kernel, Grid::new(1, 1), (3_000_000_u64,))
+        .unwrap();
+    stream.synchronize().unwrap();
+    assert!(begun.elapsed() >= std::time::Duration::from_millis(3));
+}
