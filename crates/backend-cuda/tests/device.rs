@@ -235,6 +235,29 @@ fn modules_are_described_and_their_kernels_get_their_parameters() {
 }
 
 #[test]
+fn kernels_of_small_modules_are_loaded_with_them_and_those_of_libraries_when_asked_about() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    let (context, _) = started(&gpu);
+    let loads_with = |kernels| {
+        fixture.set("fake_functions", kernels);
+        let before = fixture.get("fake_loads");
+        let module = gpu.module_load(context, PTX, &ModuleOptions::default());
+        (
+            fixture.get("fake_loads") - before,
+            module.expect("it loads"),
+        )
+    };
+    let (loads, library) = loads_with(17);
+    assert_eq!(loads, 0, "a program uses few of them");
+    gpu.kernel_description(library, 16).expect("it is loaded");
+    assert_eq!(fixture.get("fake_loads"), 1);
+    assert_eq!(loads_with(16).0, 16);
+    fixture.set("fake_functions", 1);
+}
+
+#[test]
 fn copies_of_registered_memory_are_waited_for_by_a_word_and_kernels_by_the_driver() {
     let _alone = ALONE.lock();
     let fixture = fixture();

@@ -171,12 +171,15 @@ int cuModuleLoadDataEx(handle *module, const char *image, unsigned n, unsigned *
 }
 int cuModuleUnload(handle module) { free(module); fake_modules--; return 0; }
 int cuModuleGetGlobal_v2(uint64_t *at, size_t *bytes, handle module, const char *name) { (void)module; if (strcmp(name, "counter")) return 500; *at = 0x1234; *bytes = 4; return 0; }
-int cuModuleGetFunctionCount(unsigned *count, handle module) { (void)module; *count = 1; return 0; }
-int cuModuleEnumerateFunctions(handle *list, unsigned room, handle module) { (void)module; if (room != 1) return 1; list[0] = (handle)0x77; return 0; }
+/* All kernels of a module are the same one. */
+int fake_functions = 1;
+int cuModuleGetFunctionCount(unsigned *count, handle module) { (void)module; *count = fake_functions; return 0; }
+int cuModuleEnumerateFunctions(handle *list, unsigned room, handle module) { (void)module; if (room != (unsigned)fake_functions) return 1; while (room) list[--room] = (handle)0x77; return 0; }
 int cuFuncGetName(const char **name, handle function) { *name = "kernel"; return function != (handle)0x77; }
 int cuFuncGetParamInfo(handle function, size_t index, size_t *offset, size_t *size) { (void)function; if (index > 1) return 1; *offset = index * 8; *size = index ? 4 : 8; return 0; }
 static int loaded;
-int cuFuncLoad(handle function) { loaded = function == (handle)0x77; return !loaded; }
+int fake_loads;
+int cuFuncLoad(handle function) { fake_loads++; loaded = function == (handle)0x77; return !loaded; }
 int cuFuncGetAttribute(int *value, unsigned number, handle function) { (void)function; if (!loaded) return 913; *value = number == 1 ? 1024 : 100 + (int)number; return 0; }
 int cuFuncSetAttribute(handle function, unsigned number, int value) { (void)function; if (number != 8 || value > 200000) return 1; fake_shared_limit = value; return 0; }
 static int note(const char *how, unsigned gx, unsigned bz, unsigned shared, void **params)

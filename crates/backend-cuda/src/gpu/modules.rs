@@ -20,6 +20,8 @@ use crate::driver::{Raw, answer};
 const SHARED_WITHOUT_OPT_IN: u32 = 48 * 1024;
 /// Parameters passed without allocating.
 const FEW_PARAMS: usize = 32;
+/// Kernels of a module that are all loaded with it. A library has thousands of them, and a program uses few.
+const FEW_KERNELS: usize = 16;
 
 /// A loaded module.
 #[derive(Debug)]
@@ -60,12 +62,32 @@ impl CudaGpu {
             info: OnceLock::new(),
         });
         match module {
-            Ok(module) => Ok(ModuleId(self.modules.add(Arc::new(module)))),
+            Ok(module) => {
+                self.load_few(&module);
+                Ok(ModuleId(self.modules.add(Arc::new(module))))
+            }
             Err(error) => {
                 // SAFETY: loaded above and known to nobody.
                 unsafe { (self.driver.functions.module_unload)(raw) };
                 Err(error)
             }
+        }
+    }
+
+    /// Loads the kernels of a small module. The driver loads a kernel when it is first asked about, and later work of the
+    /// default stream then waits for all kernels that run, also for those of streams that are not ordered against it: they may
+    /// wait for what the program does next. At its own launches the driver loads in the order of the launch's stream.
+    fn load_few(&self, module: &Module) {
+        let Some(load) = self.driver.functions.function_load else {
+            return;
+        };
+        if module.kernels.len() > FEW_KERNELS || self.enter(&module.context).is_err() {
+            return;
+        }
+        for kernel in &module.kernels {
+            // One that cannot be loaded is refused when it is used.
+            // SAFETY: the driver's own handle, in its module's context.
+            let _ = unsafe { load(kernel.raw as Raw) };
         }
     }
 
