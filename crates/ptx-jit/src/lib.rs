@@ -11,7 +11,7 @@
 //!          grid_stride           loops in which groups take turns
 //!          nan_canonicalisation  registers that may hold the processor's NaN
 //!          bounds                addresses that a launch's parameters show to be in memory
-//!          plan                  entries, spill slots, sites: what all versions agree on
+//!          plan                  entries, spill slots, sites, short ways around: what all versions agree on
 //!          emit                  Cranelift IR, scalar or for 4, 8, 16 or 32 lanes
 //!          code                  machine code, mapped; code_cache keeps it on disk
 //!          coverage              which blocks were entered
@@ -73,7 +73,7 @@ pub struct Options {
     pub memcheck: bool,
     /// Tells [`mica_kernel::BlockContext::monitor`] of accesses, fences and synchronization.
     pub monitor: bool,
-    /// Tells the monitor of every access, those to shared and local memory too; all threads run one by one then.
+    /// Tells the monitor of every access, those to shared and local memory too.
     /// Otherwise compiled code checks bounds of those itself, and compares the others with
     /// [`mica_kernel::BlockContext::live`] before it tells.
     pub monitor_own: bool,

@@ -20,20 +20,23 @@ impl<M: LiveMemory> BlockWatcher<M> {
         if !is_beside
             || first.order != 0
             || first.kind == AccessKind::Atomic
-            || self.tools.has(Tool::Initcheck)
             || self.locate(first) != Where::Global
             || self.block.holds_part(first.address, bytes)
             || !self.memory.allows(first.address, bytes, is_write)
         {
             return false;
         }
-        let (Some(clocks), Some(shadow)) = (&self.clocks, &self.shadow) else {
-            return false;
-        };
-        let threads = first.thread..first.thread + group.lanes;
-        if threads.clone().any(|t| clocks.epoch(t).is_none()) {
+        let mut threads = first.thread..first.thread + group.lanes;
+        let is_watched = |t| self.clocks.as_ref().is_some_and(|c| c.epoch(t).is_some());
+        if self.shadow.is_none() || !threads.all(is_watched) {
             return false;
         }
+        if self.tools.has(Tool::Initcheck) {
+            (0..group.lanes).for_each(|lane| self.initcheck(&group.lane(lane), Where::Global));
+        }
+        let (Some(clocks), Some(shadow)) = (&self.clocks, &self.shadow) else {
+            return true;
+        };
         let number = self.block.number as u32;
         let mut hits: Vec<(Access, Hit)> = Vec::new();
         let mut shadow = shadow.lock();
@@ -110,9 +113,13 @@ mod tests {
     fn found(seed: u64, as_groups: bool) -> (Vec<Finding>, usize) {
         let mut noise = Noise(seed);
         let findings = Arc::new(LaunchFindings::default());
-        let tools = Tools::default().with(Tool::Racecheck);
+        let mut tools = Tools::default().with(Tool::Racecheck);
+        if seed.is_multiple_of(2) {
+            tools = tools.with(Tool::Initcheck);
+        }
         let launch = (1, [4, 1, 1], "k".to_owned());
         let shadow = Arc::new(Shadow::new(0, 1 << 20, 1 << 24, Box::new(|_| true)));
+        shadow.allocated(0x1800, 0x2000);
         let kept = Arc::clone(&findings);
         let mut watcher = BlockWatcher::new(tools, launch, Some(shadow), Anything, kept);
         let mut groups = 0;

@@ -33,23 +33,32 @@ impl<M: LiveMemory> BlockWatcher<M> {
         })
     }
 
-    /// Puts off looking at the accesses of a group, if nobody else asks for them.
+    /// Puts off looking for races of a group's accesses. Whether that is right.
     pub(super) fn put_off_group(&mut self, group: &GroupAccess<'_>) -> bool {
         let LaneAddresses::Stride(stride) = group.addresses else {
             return false;
         };
-        group.first.space == AccessSpace::Shared
-            && !self.tools.has(Tool::Initcheck)
-            && self.put_off_reads(SharedReads {
-                first: group.first,
-                lanes: group.lanes,
-                stride,
-            })
+        let reads = SharedReads {
+            first: group.first,
+            lanes: group.lanes,
+            stride,
+        };
+        if group.first.space != AccessSpace::Shared || !self.may_put_off(&reads) {
+            return false;
+        }
+        if self.tools.has(Tool::Initcheck) {
+            (0..group.lanes).for_each(|lane| self.initcheck(&group.lane(lane), Where::Shared));
+        }
+        self.put_off_reads(reads)
+    }
+
+    fn may_put_off(&self, reads: &SharedReads) -> bool {
+        let is_plain = reads.first.kind == AccessKind::Read && reads.first.order == 0;
+        is_plain && self.is_unwritten && self.clocks.is_some()
     }
 
     fn put_off_reads(&mut self, reads: SharedReads) -> bool {
-        let is_plain = reads.first.kind == AccessKind::Read && reads.first.order == 0;
-        if !self.is_unwritten || !is_plain || self.clocks.is_none() {
+        if !self.may_put_off(&reads) {
             return false;
         }
         if self.reads.len() == MOST_READS {
@@ -113,7 +122,10 @@ mod tests {
         let mut noise = Noise(seed);
         let mut below = |n: u64| noise.below(n);
         let findings = Arc::new(LaunchFindings::default());
-        let tools = Tools::default().with(Tool::Racecheck);
+        let mut tools = Tools::default().with(Tool::Racecheck);
+        if seed.is_multiple_of(2) {
+            tools = tools.with(Tool::Initcheck);
+        }
         let launch = (1, [1, 1, 1], "k".to_owned());
         let mut watcher = BlockWatcher::new(tools, launch, None, Anything, Arc::clone(&findings));
         let mut forgotten = 0;

@@ -2,9 +2,9 @@
 //!
 //! The same code emits the scalar version (one lane, every register uniform) and the vector
 //! versions (4, 8, 16 or 32 lanes). A vector version runs groups of threads while every branch goes the
-//! same way for the whole group; when one does not, the group's registers are saved and the runtime
-//! runs each thread through the scalar version up to where the paths meet. So there are no masks,
-//! and divergent code costs what scalar code costs.
+//! same way for the whole group. Where one does not, short ways around are run with lanes switched off
+//! (`masked`); for others the group's registers are saved and the runtime runs each thread through the
+//! scalar version up to where the paths meet, so that such code costs what scalar code costs.
 //!
 //! Owns values and registers here; `flow` does blocks and entries, `memory` loads, stores and
 //! atomics, `int`, `float` and `convert` the arithmetic. Anything else calls the runtime.
