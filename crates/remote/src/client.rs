@@ -205,6 +205,8 @@ impl RemoteVgpu {
             Err(RemoteError::Network { .. }) if !self.over.load(Acquire) => {
                 control.close();
                 (*control, _) = self.redial.again(0)?;
+                // Connections from before the break may stay silent.
+                self.close_beginnings();
                 ask(&*control, request)
             }
             answered => answered,
@@ -226,13 +228,18 @@ impl RemoteVgpu {
             Err(error) if !self.over.swap(true, Release) => {
                 *lock(&self.lost) = Some(error.to_string());
                 // A server that is gone answers no session either; a program would wait a minute for it.
-                for carrier in lock(&self.beginnings).drain(..) {
-                    if let Some(carrier) = carrier.upgrade() {
-                        carrier.close();
-                    }
-                }
+                self.close_beginnings();
             }
             Err(_) => {}
+        }
+    }
+
+    /// Ends the wait for sessions that the server has not begun.
+    fn close_beginnings(&self) {
+        for carrier in lock(&self.beginnings).drain(..) {
+            if let Some(carrier) = carrier.upgrade() {
+                carrier.close();
+            }
         }
     }
 
@@ -283,17 +290,19 @@ impl RemoteVgpu {
 
 impl Rooms for RemoteVgpu {
     fn open(&self, pid: u32) -> Result<Arc<dyn Carrier>, String> {
-        let until = Instant::now() + self.redial.patience();
+        let mut until = None;
         loop {
-            match self.session(pid) {
-                // No call was made yet. A session that the server has begun in vain ends there as any that is left.
-                Err(RemoteError::Network { .. })
-                    if Instant::now() < until && !self.over.load(Acquire) =>
-                {
-                    std::thread::sleep(BUSY_PAUSE);
-                }
-                session => return session.map_err(|error| error.to_string()),
+            let error = match self.session(pid) {
+                Ok(session) => return Ok(session),
+                Err(error) => error,
+            };
+            // No call was made yet. A session that the server has begun in vain ends there as any that is left.
+            let until = *until.get_or_insert_with(|| Instant::now() + self.redial.patience());
+            let is_lost = matches!(error, RemoteError::Network { .. });
+            if !is_lost || Instant::now() >= until || self.over.load(Acquire) {
+                return Err(error.to_string());
             }
+            std::thread::sleep(BUSY_PAUSE);
         }
     }
 
