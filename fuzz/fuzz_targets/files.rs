@@ -45,11 +45,14 @@ fn kept(bytes: &[u8]) {
         let cache = DiskCodeCache::open(folder, MOST_BYTES).expect("a folder");
         let (mut own, other) = UnixStream::pair().expect("a pair");
         std::thread::scope(|scope| {
-            scope.spawn(|| keep(other, &cache));
+            let keeper = scope.spawn(|| keep(other, &cache));
             let mut answers = own.try_clone().expect("a copy");
-            scope.spawn(move || std::io::copy(&mut answers, &mut std::io::sink()));
+            let reader = scope.spawn(move || std::io::copy(&mut answers, &mut std::io::sink()));
             let _ = own.write_all(bytes);
             let _ = own.shutdown(Shutdown::Write);
+            // A scope ends before its threads have dropped what is local to them, which the leak sanitizer would report.
+            keeper.join().expect("no panic");
+            let _ = reader.join().expect("no panic");
         });
         let files = std::fs::read_dir(folder).expect("its folder").flatten();
         let held: u64 = files.map(|f| f.metadata().map_or(0, |m| m.len())).sum();
