@@ -99,37 +99,6 @@ fn a_stream_that_has_work_is_destroyed_after_it() {
 }
 
 #[test]
-fn a_copy_waits_for_no_stream_that_the_default_stream_is_not_ordered_against() {
-    let _alone = ALONE.lock();
-    let fixture = fixture();
-    let gpu = fixture.gpu();
-    let (context, other) = started(&gpu);
-    let default = gpu.default_stream(context).expect("there is one");
-    let waits = || fixture.get("fake_stream_waits");
-    gpu.copy_synchronize(default).expect("nothing runs");
-    assert_eq!(waits(), 1, "the driver's wait is shorter");
-    let free = StreamFlags { non_blocking: true };
-    let busy = gpu.stream_create(context, free, 7).expect("a stream");
-    gpu.stream_destroy(busy).expect("it goes after its work");
-    // The driver's wait for the default stream would not come back.
-    for _ in 0..3 {
-        gpu.copy_synchronize(default).expect("nothing runs there");
-    }
-    assert_eq!(waits(), 1);
-    assert_eq!(
-        fixture.get("fake_events"),
-        2,
-        "one of the stream that goes, one of the waits"
-    );
-    gpu.copy_synchronize(other).expect("nothing runs there");
-    assert_eq!(waits(), 2);
-    fixture.set("fake_done", 1);
-    gpu.stream_synchronize(default).expect("nothing runs");
-    assert_eq!(waits(), 3, "the program asks for the driver's wait");
-    gpu.context_destroy(context).expect("destroyed");
-}
-
-#[test]
 fn a_thread_that_looks_at_releases_does_not_wait_for_one() {
     let _alone = ALONE.lock();
     let fixture = fixture();

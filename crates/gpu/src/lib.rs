@@ -158,11 +158,6 @@ pub trait Gpu: Send + Sync {
     fn stream_destroy(&self, stream: StreamId) -> Result<()>;
     /// Waits for the stream's work.
     fn stream_synchronize(&self, stream: StreamId) -> Result<()>;
-    /// Waits for the stream's work, and for nothing that is not ordered before it: a copy that is complete on return
-    /// waits so. A driver's wait for the default stream may wait for more.
-    fn copy_synchronize(&self, stream: StreamId) -> Result<()> {
-        self.stream_synchronize(stream)
-    }
     /// Whether the stream's work is done.
     fn stream_query(&self, stream: StreamId) -> Result<bool>;
     /// Whether work that comes on the stream would run at once: neither it nor a stream that is ordered against it

@@ -38,7 +38,6 @@ impl Gpu for SwapGpu {
         fn stream_create(context: ContextId, flags: StreamFlags, priority: i32) -> Result<StreamId>;
         fn stream_destroy(stream: StreamId) -> Result<()>;
         wait fn stream_synchronize(stream: StreamId) -> Result<()>;
-        wait fn copy_synchronize(stream: StreamId) -> Result<()>;
         fn stream_query(stream: StreamId) -> Result<bool>;
         fn stream_is_clear(stream: StreamId) -> Result<bool>;
         queue fn stream_wait_event(stream: StreamId, event: EventId) -> Result<()>;

@@ -6,8 +6,8 @@
 //! own survives, also if both write at the same time.
 
 use mica_wire::session::{
-    ContextSynchronize, CopySynchronize, EventQuery, EventSynchronize, GraphLaunch, GraphUpload,
-    Launch, LaunchWith, Region, Request, StreamQuery, StreamSynchronize, StreamWaitValue,
+    ContextSynchronize, EventQuery, EventSynchronize, GraphLaunch, GraphUpload, Launch, LaunchWith,
+    Region, Request, StreamQuery, StreamSynchronize, StreamWaitValue,
 };
 
 /// Calls whose work reads and writes host memory that it was given by its address.
@@ -23,7 +23,6 @@ pub(crate) const WORK: &[u16] = &[
 pub(crate) const WAITS: &[u16] = &[
     ContextSynchronize::NUMBER,
     StreamSynchronize::NUMBER,
-    CopySynchronize::NUMBER,
     StreamQuery::NUMBER,
     EventSynchronize::NUMBER,
     EventQuery::NUMBER,

@@ -1,6 +1,5 @@
 //! Contexts: making and ending them, their limits, stopping and starting their channels.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use mica_cuda_abi::{CuResult, Limit};
@@ -34,7 +33,6 @@ impl CudaGpu {
             raw: raw as Address,
             groups,
             default_stream: OnceLock::new(),
-            has_free_streams: AtomicBool::new(false),
             fault: Mutex::default(),
             textures: Mutex::default(),
             registered: Mutex::default(),

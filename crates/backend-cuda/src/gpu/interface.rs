@@ -126,18 +126,6 @@ impl Gpu for CudaGpu {
         self.collected(waited)
     }
 
-    fn copy_synchronize(&self, stream: StreamId) -> Result<()> {
-        let waited = match self.wait_by_word(stream) {
-            Ok(true) => {
-                self.collect_silent();
-                return Ok(());
-            }
-            Ok(false) => self.wait_as_copies_do(stream),
-            Err(error) => Err(error),
-        };
-        self.collected(waited)
-    }
-
     fn stream_query(&self, stream: StreamId) -> Result<bool> {
         let function = self.driver.functions.stream_query;
         self.collected(done(self.on_stream(stream, "cuStreamQuery", function)))

@@ -29,7 +29,6 @@ mod written_words;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, MemAllocationProp, MemLocation};
@@ -80,8 +79,6 @@ struct Context {
     raw: Address,
     groups: Vec<GroupId>,
     default_stream: OnceLock<u64>,
-    /// Whether there ever was a stream that is not ordered against the default one.
-    has_free_streams: AtomicBool,
     fault: Mutex<Option<GpuError>>,
     /// Texture objects, and whether each is a surface.
     textures: Mutex<HashMap<u64, bool>>,

@@ -312,11 +312,6 @@ impl CudaGpu {
         Ok(raw as Address)
     }
 
-    /// Gives back an event of [`CudaGpu::take_event`] that nothing waits for any more.
-    pub(super) fn give_event_back(&self, context: &Context, event: Address) {
-        self.releases.keep_event(context, event);
-    }
-
     /// Runs releases that a wait has just found reached, where no kernel can have printed.
     pub(super) fn collect_silent(&self) {
         self.releases.collect();

@@ -3,7 +3,6 @@
 use std::ffi::{c_uint, c_void};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use mica_cuda_abi::{CuResult, event_flags, stream_flags};
 use mica_gpu::{
@@ -43,10 +42,6 @@ impl CudaGpu {
             true => stream_flags::NON_BLOCKING,
             false => 0,
         };
-        // Before the stream has work: a wait that comes after it must know.
-        context
-            .has_free_streams
-            .fetch_or(non_blocking, Ordering::AcqRel);
         // SAFETY: writes one handle.
         self.call(&context, "cuStreamCreateWithPriority", || unsafe {
             (self.driver.functions.stream_create)(&mut raw, flags, priority)
@@ -177,34 +172,6 @@ impl CudaGpu {
         self.call(&event.context, "cuEventDestroy", || unsafe {
             (self.driver.functions.event_destroy)(event.raw as Raw)
         })
-    }
-
-    /// Waits for a stream as the driver's own synchronous copies do. The default stream is waited for by an event behind
-    /// its work where other streams are not ordered against it: the driver's wait for that stream did not come back
-    /// there while work of such streams, which had been destroyed with it, waited for the program.
-    pub(super) fn wait_as_copies_do(&self, id: StreamId) -> Result<()> {
-        let stream = self.stream(id)?;
-        let context = &stream.context;
-        if stream.raw != 0 || !context.has_free_streams.load(Ordering::Acquire) {
-            return self.wait_in_driver(context, id);
-        }
-        let mark = context.submitted.mark();
-        let event = self.take_event(context)?;
-        let functions = &self.driver.functions;
-        // SAFETY: the driver's own event, and the null stream of the current context.
-        let recorded = self.call(context, "cuEventRecord", || unsafe {
-            (functions.event_record)(event as Raw, stream.raw as Raw)
-        });
-        let waited = recorded.and_then(|()| {
-            // SAFETY: the event is destroyed only when nobody has it.
-            self.call(context, "cuEventSynchronize", || unsafe {
-                (functions.event_synchronize)(event as Raw)
-            })
-        });
-        self.give_event_back(context, event);
-        waited?;
-        context.submitted.waited_for(id, mark);
-        Ok(())
     }
 
     /// A call on an event that takes nothing else.

@@ -290,14 +290,6 @@ impl Session {
         self.watch(context, result)
     }
 
-    /// Waits for a stream as a copy does that is complete on return.
-    pub fn copy_synchronize(&self, stream: u64) -> Result<()> {
-        self.check()?;
-        let (id, context) = self.stream_id(stream)?;
-        let result = self.gpu.copy_synchronize(id);
-        self.watch(context, result)
-    }
-
     /// Whether a stream's work is done.
     pub fn stream_query(&self, stream: u64) -> Result<bool> {
         self.check()?;

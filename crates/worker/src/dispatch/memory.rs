@@ -154,7 +154,7 @@ impl Dispatcher {
         let src = Place::Device(DevicePtr(c.address));
         let copy = Copy3d::linear(Place::Host(span), src, c.bytes.into());
         self.session.copy(c.stream, &copy)?;
-        if let Err(error) = self.session.copy_synchronize(c.stream) {
+        if let Err(error) = self.session.stream_synchronize(c.stream) {
             // The device may still write to it, until its context is gone.
             lock(&self.abandoned).push((bytes, share));
             return Err(error.into());
@@ -169,7 +169,7 @@ impl Dispatcher {
         let src = Place::Device(DevicePtr(c.address));
         let copy = Copy3d::linear(Place::Host(span), src, c.bytes.into());
         self.session.copy(c.stream, &copy)?;
-        if let Err(error) = self.session.copy_synchronize(c.stream) {
+        if let Err(error) = self.session.stream_synchronize(c.stream) {
             buffer.abandon();
             return Err(error.into());
         }

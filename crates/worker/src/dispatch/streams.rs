@@ -15,7 +15,6 @@ handlers! { dispatcher, session, tail;
     };
     StreamDestroy(call) => done(session.stream_destroy(call.stream)?);
     StreamSynchronize(call) => done(session.stream_synchronize(call.stream)?);
-    CopySynchronize(call) => done(session.copy_synchronize(call.stream)?);
     StreamQuery(call) => truth(session.stream_query(call.stream)?);
     StreamClear(call) => truth(session.stream_is_clear(call.stream)?);
     StreamWaitEvent(call) => done(session.stream_wait_event(call.stream, call.event)?);

@@ -4,8 +4,8 @@
 //! of a small chunk, so one event stands for several copies in a row on one stream. The last group of a copy is closed
 //! when the program has sent nothing else.
 //!
-//! The thread that reads the ring looks for the end of these copies while there is nothing to read: the sooner a chunk is
-//! free, the fewer a large copy goes through, and few chunks stay in the cache of the program's processor.
+//! The thread that reads the ring looks for the end of these copies while there is nothing to read, so that chunks are free
+//! soon and a large copy goes through few of them.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};

@@ -285,13 +285,13 @@ fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answ
     if let Some(area) = area {
         context.checked(client.post(&Copy { stream: wire, area }, &[]))?;
         return match wait && op.touches_host(state) {
-            true => stream.synchronize_copy(state),
+            true => stream.synchronize(state),
             false => Ok(()),
         };
     }
     match (op.src.host_box(op.extent), op.dst.host_box(op.extent)) {
         (Some(_), Some(_)) => {
-            stream.synchronize_copy(state)?;
+            stream.synchronize(state)?;
             copy_on_host(&op);
             Ok(())
         }
@@ -313,7 +313,7 @@ fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answ
             context.checked(written)?;
             // A synchronous copy also waits for what the stream has been given before.
             match wait && !client.has_only_uploads() {
-                true => stream.synchronize_copy(state),
+                true => stream.synchronize(state),
                 false => context.check(state),
             }
         }

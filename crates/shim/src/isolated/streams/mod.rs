@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
 use mica_cuda_abi::{CuResult, Handle, stream_flags};
-use mica_wire::session::{SessionError, StreamCreate, StreamDestroy};
+use mica_wire::session::{StreamCreate, StreamDestroy};
 
 use crate::isolated::capture::StreamCapture;
 use crate::isolated::context::{Context, current};
@@ -121,19 +121,10 @@ impl Stream {
 
     /// Waits for all its work.
     pub(crate) fn synchronize(&self, state: &State) -> Answer {
-        self.wait(state, |wire| state.client.synchronize(wire))
-    }
-
-    /// Waits for all its work, as a copy does that is complete on return.
-    pub(crate) fn synchronize_copy(&self, state: &State) -> Answer {
-        self.wait(state, |wire| state.client.synchronize_copy(wire))
-    }
-
-    fn wait(&self, state: &State, wait: impl FnOnce(u64) -> Result<(), SessionError>) -> Answer {
         let context = self.context()?;
         let epoch = context.epoch();
         let frees = pools::before_wait(self, epoch);
-        let done = wait(self.wire());
+        let done = state.client.synchronize(self.wire());
         state.waited();
         context.checked(done)?;
         pools::after_wait(state, self, epoch, frees);

@@ -108,11 +108,6 @@ calls! { $
     } -> Done;
         class: Posted, late: Kept(stream), order: Ordered, touches: [stream], gate: Never, settle: Yes, node: No, effect: None;
 
-    /// Waits for what a stream has been given, as a copy does that is complete on return: for nothing that is not ordered
-    /// before it.
-    29 CopySynchronize { /** Stream. */ stream: u64, } -> Done;
-        class: Waiting, late: After(stream), order: WaitsForStream, touches: [], gate: Never, settle: No, node: No, effect: None;
-
     /// Makes an event.
     30 EventCreate { /** Context. */ context: u64, /** No timestamps. */ disable_timing: bool, } -> Number;
         class: Quick, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;

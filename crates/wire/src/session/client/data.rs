@@ -169,7 +169,7 @@ impl<T: ClientTransport> SessionClient<T> {
         }
         // Uploads alone end soon, and print nothing.
         if !self.has_only_uploads() {
-            self.synchronize_copy(stream)?;
+            self.synchronize(stream)?;
         }
         self.turn_in_line(stream, true)
     }

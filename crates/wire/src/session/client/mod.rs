@@ -175,11 +175,6 @@ impl<T: ClientTransport> SessionClient<T> {
         self.wait(&StreamSynchronize { stream })
     }
 
-    /// Waits for a stream's work, as a copy does that is complete on return.
-    pub fn synchronize_copy(&self, stream: u64) -> Result<(), SessionError> {
-        self.wait(&CopySynchronize { stream })
-    }
-
     /// Launches a kernel with its packed parameter block.
     #[inline]
     pub fn launch(&self, launch: &Launch, params: &[u8]) -> Result<(), SessionError> {

@@ -7,9 +7,7 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use crate::session::calls::{
-    ContextSynchronize, CopySynchronize, Effect, Request, StreamSynchronize,
-};
+use crate::session::calls::{ContextSynchronize, Effect, Request, StreamSynchronize};
 
 /// Counts what was sent and how much of it was waited for.
 #[derive(Debug, Default)]
@@ -51,9 +49,7 @@ impl Unwaited {
         let is_one_context = self.contexts.load(Acquire) <= 1;
         let covers_all = match number {
             ContextSynchronize::NUMBER => is_one_context,
-            StreamSynchronize::NUMBER | CopySynchronize::NUMBER => {
-                is_one_context && !self.has_streams.load(Relaxed)
-            }
+            StreamSynchronize::NUMBER => is_one_context && !self.has_streams.load(Relaxed),
             _ => false,
         };
         if covers_all {

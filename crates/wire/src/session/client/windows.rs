@@ -181,7 +181,7 @@ impl<T: ClientTransport> SessionClient<T> {
             return Ok(());
         }
         self.write(stream, address, bytes)?;
-        self.synchronize_copy(stream)
+        self.synchronize(stream)
     }
 
     /// A window that holds these bytes, with their pages; `None` if there is none to be had.
