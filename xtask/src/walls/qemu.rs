@@ -107,6 +107,7 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     let image = image(parts, options, &scratch.0, &programs)?;
     let mica = Mica::new(options, &scratch.0);
     text(&mut mica.command(&["create", vgpu(), "-m", "1GiB", "-s", "50"]))?;
+    let _memory = SharedMemory(&mica);
     let _relay = relay(&mica, &at("vm.vsock_9350"), regions)?;
     let socket = at("vhost.sock");
     let _vsock = vsock_device(parts, &socket, &at("vm.vsock"))?;
@@ -123,7 +124,6 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     let passed = said.verdict(&programs, regions > 0)?;
     let shown = mica.json(&["show", vgpu(), "--json"])?;
     ensure!(shown["memory_used_bytes"] == 0, "{shown}");
-    text(&mut mica.command(&["vm", "detach", vgpu()]))?;
     Ok(format!("{passed} programs, nothing left"))
 }
 
@@ -187,6 +187,17 @@ fn machine(parts: &Parts, options: Options, image: &Path, vsock: &Path, regions:
         .arg("-initrd")
         .arg(image);
     machine
+}
+
+/// The files of the machine's shared memory; removed when dropped.
+struct SharedMemory<'a>(&'a Mica);
+
+impl Drop for SharedMemory<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = text(&mut self.0.command(&["vm", "detach", vgpu()])) {
+            eprintln!("the machine's shared memory is left behind: {error:#}");
+        }
+    }
 }
 
 /// Runs the machine to its end and keeps what its console says; each program is told as it ends, if all run.

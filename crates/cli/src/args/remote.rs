@@ -63,8 +63,8 @@ pub(crate) struct InviteArgs {
     /// Largest share that a virtual GPU of this client may have
     #[arg(short, long, value_name = "PERCENT")]
     pub(crate) share: Option<Share>,
-    /// Minutes after which the string is void
-    #[arg(long, value_name = "N", default_value_t = 15)]
+    /// Minutes after which the string is void, a week at most
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=10_080))]
     pub(crate) minutes: u32,
     /// Print JSON
     #[arg(long)]

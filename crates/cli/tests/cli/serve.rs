@@ -119,3 +119,13 @@ fn what_reads_the_network_is_confined_and_serves() {
     serving.logs("was refused: the other side ended the handshake");
     eventually("its process ends", || serving.connections().is_empty());
 }
+
+#[test]
+fn an_invitation_that_nobody_could_use_is_refused() {
+    let home = Home::new();
+    for minutes in ["0", "10081"] {
+        let line = format!("remote invite --name laptop --minutes {minutes}");
+        let output = keys(&home, "server", &line).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+    }
+}
