@@ -1,20 +1,32 @@
 //! A thread that reads a file again and again while programs append to it.
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate};
 
 /// Time between two looks at the file.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Bytes that are read at once.
 const PIECE: usize = 256 << 10;
+
+/// Memory that programs append to, and the path under which they open it. Nothing of it stays behind however this
+/// process ends.
+pub(crate) fn file_in_memory(name: &str) -> Result<(File, PathBuf)> {
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
+        .with_context(|| format!("memory for {name}"))?;
+    let (own, number) = (std::process::id(), file.as_raw_fd());
+    let path = PathBuf::from(format!("/proc/{own}/fd/{number}"));
+    Ok((File::from(file), path))
+}
 
 /// The lines that programs append to a file in memory. The memory of lines that were read goes back to the system.
 pub(crate) struct Lines {

@@ -15,6 +15,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::device::{self, Devices};
 use crate::hello::receive_answer;
+use crate::with_causes;
 use crate::{Facts, GuestError, Hello, Purpose, VsockAddress, bells};
 
 /// How long the host may take for its first answer: it may have to start a worker.
@@ -151,7 +152,10 @@ impl Host {
 impl Rooms for Host {
     fn open(&self, pid: u32) -> Result<Arc<dyn Carrier>, String> {
         let hello = Hello::new(Purpose::Session, pid);
-        let (socket, _) = self.address.ask(hello).map_err(|error| words(&error))?;
+        let (socket, _) = self
+            .address
+            .ask(hello)
+            .map_err(|error| with_causes(&error))?;
         Ok(Arc::new(SocketCarrier::new(socket)))
     }
 
@@ -186,15 +190,4 @@ impl Rooms for Host {
     fn admits(&self, _: u32) -> bool {
         true
     }
-}
-
-/// An error with its causes.
-fn words(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
-    }
-    text
 }

@@ -63,3 +63,14 @@ impl GuestError {
         move |source| Self::System { what, source }
     }
 }
+
+/// An error with its causes.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    text
+}

@@ -77,7 +77,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
             other => return Err(usage(format!("{other:?} is not known"))),
         }
     }
-    let failed = |error: mica_guest::GuestError| (1, with_causes(&error));
+    let failed = |error: mica_guest::GuestError| (1, mica_guest::with_causes(&error));
     match command {
         Some("serve") => {
             let _agent = Agent::start(host, &folder, memory).map_err(failed)?;
@@ -93,14 +93,4 @@ fn run(words: &[String]) -> Result<(), Failure> {
         }
         None => Err(usage("there is no command".into())),
     }
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
-    }
-    text
 }

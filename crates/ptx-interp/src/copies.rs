@@ -5,7 +5,7 @@ use crate::machine::{Flow, Machine, Stop};
 use mica_kernel::FaultKind;
 use mica_ptx::ast::{
     Address, AtomOp, Completion, CpAsyncBulk, CpReduceAsyncBulk, MbarrierOp, MbarrierPhase, Op,
-    Space,
+    Operand, Space,
 };
 use mica_ptx_ops::mbarrier as state;
 
@@ -51,14 +51,28 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn bulk_copy(&mut self, t: usize, bulk: &CpAsyncBulk) -> Result<(), Stop> {
-        let size = self.value32(t, bulk.size);
+    /// Where a bulk copy reads and writes, and how many bytes.
+    fn bulk_ranges(
+        &mut self,
+        t: usize,
+        from: (Space, Address),
+        to: (Space, Address),
+        size: Operand,
+    ) -> Result<(u64, u64, u32), Stop> {
+        let size = self.value32(t, size);
         let bytes = u64::from(size);
         if !size.is_multiple_of(16) {
             return Err(self.fault(t, FaultKind::MisalignedAddress));
         }
-        let from = self.range(t, bulk.src_space, bulk.src, bytes, 16, false)?;
-        let to = self.range(t, bulk.dst_space, bulk.dst, bytes, 16, true)?;
+        let from = self.range(t, from.0, from.1, bytes, 16, false)?;
+        let to = self.range(t, to.0, to.1, bytes, 16, true)?;
+        Ok((from, to, size))
+    }
+
+    fn bulk_copy(&mut self, t: usize, bulk: &CpAsyncBulk) -> Result<(), Stop> {
+        let (from, to) = ((bulk.src_space, bulk.src), (bulk.dst_space, bulk.dst));
+        let (from, to, size) = self.bulk_ranges(t, from, to, bulk.size)?;
+        let bytes = u64::from(size);
         match bulk.byte_mask {
             None => {
                 // SAFETY: both ranges were checked.
@@ -78,13 +92,9 @@ impl Machine<'_> {
     }
 
     fn bulk_reduce(&mut self, t: usize, bulk: &CpReduceAsyncBulk) -> Result<(), Stop> {
-        let size = self.value32(t, bulk.size);
+        let (from, to) = ((bulk.src_space, bulk.src), (bulk.dst_space, bulk.dst));
+        let (from, to, size) = self.bulk_ranges(t, from, to, bulk.size)?;
         let bytes = u64::from(size);
-        if !size.is_multiple_of(16) {
-            return Err(self.fault(t, FaultKind::MisalignedAddress));
-        }
-        let from = self.range(t, bulk.src_space, bulk.src, bytes, 16, false)?;
-        let to = self.range(t, bulk.dst_space, bulk.dst, bytes, 16, true)?;
         let step = bulk.ty.bytes();
         for i in (0..bytes).step_by(step as usize) {
             // SAFETY: within the checked range, aligned because both start at multiples of 16.

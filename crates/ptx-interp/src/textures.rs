@@ -174,19 +174,7 @@ impl Machine<'_> {
         if !sust.formatted {
             let element = sust.ty.bytes();
             let bytes = element * sust.src.len() as u32;
-            let host = self.surface(
-                t,
-                SurfaceAt {
-                    handle: sust.surface,
-                    geom: sust.geom,
-                    clamp: sust.clamp,
-                    layer: sust.layer,
-                    coords: &sust.coords,
-                    bytes,
-                    scale: false,
-                    is_write: true,
-                },
-            )?;
+            let host = self.surface(t, written_at(sust, bytes, false))?;
             for (i, src) in sust.src.iter().enumerate() {
                 let bits = self.value(t, *src) & mask(element * 8);
                 if let Some(host) = host {
@@ -200,19 +188,7 @@ impl Machine<'_> {
         let element = component_bytes(view.format);
         let channels = view.channels.clamp(1, 4);
         let bytes = element * channels;
-        let host = self.surface(
-            t,
-            SurfaceAt {
-                handle: sust.surface,
-                geom: sust.geom,
-                clamp: sust.clamp,
-                layer: sust.layer,
-                coords: &sust.coords,
-                bytes,
-                scale: true,
-                is_write: true,
-            },
-        )?;
+        let host = self.surface(t, written_at(sust, bytes, true))?;
         for (i, src) in sust.src.iter().enumerate().take(channels as usize) {
             let bits = encode_component(view.format, self.value32(t, *src));
             if let Some(host) = host {
@@ -277,5 +253,19 @@ fn answer(view: &TextureView, query: TexQuery) -> u32 {
         TexQuery::AddrMode0 => view.address_mode[0],
         TexQuery::AddrMode1 => view.address_mode[1],
         TexQuery::AddrMode2 => view.address_mode[2],
+    }
+}
+
+/// Where a store writes so many bytes; a formatted one counts in texels.
+fn written_at(sust: &Sust, bytes: u32, is_formatted: bool) -> SurfaceAt<'_> {
+    SurfaceAt {
+        handle: sust.surface,
+        geom: sust.geom,
+        clamp: sust.clamp,
+        layer: sust.layer,
+        coords: &sust.coords,
+        bytes,
+        scale: is_formatted,
+        is_write: true,
     }
 }

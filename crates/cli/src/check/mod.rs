@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use mica_check::report::{Suppressions, sarif, summary, text};
 use mica_check::{CheckSettings, Finding, Severity};
-use rustix::fs::MemfdFlags;
 
 use crate::args::{CheckArgs, WatchArgs};
+use crate::follower::file_in_memory;
 use crate::program;
 
 /// What the library in the program must know.
@@ -68,12 +68,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<i32> {
 
 /// Memory that the program appends its records to, and what its library must know to do so.
 fn report_file(tools: String) -> Result<(File, CheckEnvironment)> {
-    let file = rustix::fs::memfd_create("mica-check", MemfdFlags::CLOEXEC)
-        .context("memory for the report")?;
-    let file = File::from(file);
-    let own = std::process::id();
-    let number = std::os::fd::AsRawFd::as_raw_fd(&file);
-    let report = PathBuf::from(format!("/proc/{own}/fd/{number}"));
+    let (file, report) = file_in_memory("mica-check")?;
     Ok((file, CheckEnvironment { tools, report }))
 }
 

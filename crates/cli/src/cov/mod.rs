@@ -11,13 +11,13 @@ mod show;
 
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use mica_coverage::{Report, Tracefile, lcov, percent};
-use rustix::fs::MemfdFlags;
 
 use crate::args::{CovArgs, ModeArg, WatchArgs};
+use crate::follower::file_in_memory;
 use crate::program;
 
 /// Most bytes of a tracefile that is added.
@@ -68,14 +68,10 @@ pub(crate) fn run(args: &CovArgs) -> Result<i32> {
 }
 
 fn run_program(args: &CovArgs) -> Result<(i32, Report)> {
-    let file = rustix::fs::memfd_create("mica-cov", MemfdFlags::CLOEXEC)
-        .context("memory for the coverage")?;
-    let file = File::from(file);
-    let own = std::process::id();
-    let number = std::os::fd::AsRawFd::as_raw_fd(&file);
+    let (file, path) = file_in_memory("mica-cov")?;
     let follower = follow::start(file)?;
     let watch = WatchArgs {
-        profile: Some(PathBuf::from(format!("/proc/{own}/fd/{number}"))),
+        profile: Some(path),
         loads_all: true,
         ..WatchArgs::default()
     };

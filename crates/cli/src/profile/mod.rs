@@ -10,7 +10,7 @@ mod follow;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -18,9 +18,9 @@ use mica_command::progress::Progress;
 use mica_command::refusal::explain;
 use mica_control::api::{Mode, ProfileLevel, SetProfile};
 use mica_views::profile;
-use rustix::fs::MemfdFlags;
 
 use crate::args::{ModeArg, ProfileArgs, WatchArgs};
+use crate::follower::file_in_memory;
 use crate::{control, program, signals};
 
 /// How long the last word of workers takes at most.
@@ -43,14 +43,10 @@ fn run_program(args: &ProfileArgs) -> Result<i32> {
     }
     // What would fail at the end fails before the program runs.
     let trace = args.output.as_deref().map(create).transpose()?;
-    let file = rustix::fs::memfd_create("mica-profile", MemfdFlags::CLOEXEC)
-        .context("memory for the profile")?;
-    let file = File::from(file);
-    let own = std::process::id();
-    let number = std::os::fd::AsRawFd::as_raw_fd(&file);
+    let (file, path) = file_in_memory("mica-profile")?;
     let follower = follow::start(file)?;
     let watch = WatchArgs {
-        profile: Some(PathBuf::from(format!("/proc/{own}/fd/{number}"))),
+        profile: Some(path),
         ..WatchArgs::default()
     };
     let code = program::run_profiled(args, &watch);

@@ -79,6 +79,19 @@ pub(super) struct Body {
     pub(super) framing: Framing,
 }
 
+/// Reads some of the bytes that are left; an end before the last of them is an error.
+fn read_of(reader: &mut impl Read, left: &mut u64, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let most = buffer
+        .len()
+        .min(usize::try_from(*left).unwrap_or(usize::MAX));
+    let count = reader.read(&mut buffer[..most])?;
+    if count == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    *left -= count as u64;
+    Ok(count)
+}
+
 impl Read for Body {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if buffer.is_empty() {
@@ -87,17 +100,7 @@ impl Read for Body {
         match &mut self.framing {
             Framing::UntilClosed => self.reader.read(buffer),
             Framing::Length(0) => Ok(0),
-            Framing::Length(left) => {
-                let most = buffer
-                    .len()
-                    .min(usize::try_from(*left).unwrap_or(usize::MAX));
-                let count = self.reader.read(&mut buffer[..most])?;
-                if count == 0 {
-                    return Err(std::io::ErrorKind::UnexpectedEof.into());
-                }
-                *left -= count as u64;
-                Ok(count)
-            }
+            Framing::Length(left) => read_of(&mut self.reader, left, buffer),
             Framing::Chunked(left) => {
                 if *left == 0 {
                     let mut line = String::new();
@@ -110,14 +113,7 @@ impl Read for Body {
                     }
                     *left = size;
                 }
-                let most = buffer
-                    .len()
-                    .min(usize::try_from(*left).unwrap_or(usize::MAX));
-                let count = self.reader.read(&mut buffer[..most])?;
-                if count == 0 {
-                    return Err(std::io::ErrorKind::UnexpectedEof.into());
-                }
-                *left -= count as u64;
+                let count = read_of(&mut self.reader, left, buffer)?;
                 if *left == 0 {
                     let mut end = [0; 2];
                     self.reader.read_exact(&mut end)?;
