@@ -69,7 +69,7 @@ cargo xtask <task>
                        a container image (--test: install each into an empty root directory and run
                        a CUDA program there; needs dpkg, and root or user namespaces)
   alone                a copy of the release mica, alone in a folder, runs a CUDA program
-  walls [--only podman|guest|qemu|tls|demo|chaos] [--debug] [--all] [--programs FILTER]
+  walls [--only podman|docker|guest|qemu|tls|demo|chaos] [--debug] [--all] [--programs FILTER]
                        programs behind real walls: containers with a device of `mica cdi` (needs root,
                        podman, runc), a guest's agent and its relay (needs root), a QEMU guest, the
                        network with TLS; --debug: with a debug build of mica; --all: every CUDA program in the QEMU
