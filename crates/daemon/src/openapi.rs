@@ -30,6 +30,8 @@ use crate::http;
         http::vgpus::remove,
         http::vgpus::suspend,
         http::vgpus::resume,
+        http::snapshots::save,
+        http::snapshots::restore,
         http::programs::cancel,
         http::programs::report,
         http::programs::report_link,
@@ -54,6 +56,7 @@ use crate::http;
     ),
     components(schemas(
         api::VgpuSpec,
+        api::SnapshotFile,
         api::Resize,
         api::VgpuInfo,
         api::ConfinementInfo,

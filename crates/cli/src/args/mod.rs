@@ -95,6 +95,17 @@ pub(crate) enum Command {
     Suspend(SuspendArgs),
     /// Let a suspended virtual GPU run again
     Resume(NameArgs),
+    /// Save a virtual GPU to a file; its program waits
+    ///
+    /// All that the running program has on the GPU goes into the file: contexts, streams, events,
+    /// modules, memory. Then its worker ends and the program waits, in its next call to the GPU,
+    /// until `mica restore` brings everything back at the same addresses. The worker, the daemon
+    /// and other programs may end and start meanwhile; the program itself must live. Needs --swap
+    /// when the virtual GPU is made, and the software GPU so far. What cannot be saved is refused
+    /// by name before anything is written, and the program goes on.
+    Snapshot(SnapshotArgs),
+    /// Restore a virtual GPU from a file; its program goes on
+    Restore(RestoreArgs),
     /// End queued and running kernels of a virtual GPU
     ///
     /// Programs are told as when a driver's watchdog ends a kernel: the context that it ran in is
@@ -547,6 +558,33 @@ pub(crate) struct SuspendArgs {
     /// Take its memory off the GPU until it is resumed (needs --swap when it is made)
     #[arg(long)]
     pub(crate) free: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica snapshot`.
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotArgs {
+    /// The virtual GPU
+    #[arg(required_unless_present = "inspect")]
+    pub(crate) name: Option<String>,
+    /// The file to make
+    #[arg(required_unless_present = "inspect")]
+    pub(crate) file: Option<PathBuf>,
+    /// Show what is in a snapshot, and check all of it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "file"])]
+    pub(crate) inspect: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica restore`.
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// The file that `mica snapshot` made
+    pub(crate) file: PathBuf,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -17,7 +17,8 @@ use serde::de::DeserializeOwned;
 use crate::api::{
     AccountBy, ApiError, Cancelled, ContainerSocket, ContainerSocketSpec, Created, Dashboard,
     Doctor, Done, Event, GpuInfo, History, LinkReport, MemoryMap, ProgramReport, Resize,
-    SetProfile, Stats, Timelines, Turns, UsageReport, VgpuInfo, VgpuProfile, VgpuSpec,
+    SetProfile, SnapshotFile, Stats, Timelines, Turns, UsageReport, VgpuInfo, VgpuProfile,
+    VgpuSpec,
 };
 use answer::{ANSWER_LIMIT, Body, read_answer};
 
@@ -177,6 +178,16 @@ impl ControlClient {
     /// Lets its processes run again.
     pub fn resume(&self, name: &str) -> Result<VgpuInfo, ControlError> {
         self.json("POST", &vgpu_path(name, "/resume"), NOTHING)
+    }
+
+    /// Saves it to a file that was lent to the daemon under this name; its program waits from then on.
+    pub fn snapshot(&self, name: &str, file: &SnapshotFile) -> Result<VgpuInfo, ControlError> {
+        self.json("POST", &vgpu_path(name, "/snapshot"), Some(file))
+    }
+
+    /// Restores it from a file that was lent to the daemon under this name; its program goes on.
+    pub fn restore(&self, name: &str, file: &SnapshotFile) -> Result<VgpuInfo, ControlError> {
+        self.json("POST", &vgpu_path(name, "/restore"), Some(file))
     }
 
     /// Where its memory is, piece by piece.

@@ -142,6 +142,7 @@ impl Registry {
         let alive = |(pid, start)| Watched::open(pid).filter(|process| process.start == start);
         let vgpu = Vgpu {
             suspended: stored.suspended,
+            parked: stored.parked,
             holder: stored.holder.and_then(alive),
             // Its processes may still be there and are about to return.
             ever_joined: true,
@@ -181,6 +182,8 @@ impl Registry {
             ledger: Ledger::new(limit_bytes, charges_unattributed, self.journal.clone()),
             host_ledger: Ledger::of_host(limit_bytes, self.journal.clone()),
             suspended: false,
+            parked: None,
+            is_moving: false,
             turns: Turns::default(),
             profiled: crate::profiles::Profiled::default(),
             created_at_seconds: identity.created_at_seconds,
@@ -261,6 +264,7 @@ impl Registry {
                 owner_uid: vgpu.owner_uid,
                 created_at_seconds: vgpu.created_at_seconds,
                 suspended: vgpu.suspended,
+                parked: vgpu.parked_program(),
                 holder: vgpu.holder.as_ref().map(|h| (h.pid, h.start)),
                 programs: vgpu.programs.iter().map(|p| (p.pid, p.start)).collect(),
                 gpu_seconds: vgpu.gpu_seconds,

@@ -58,6 +58,11 @@ pub trait ClientTransport: Send + Sync {
     fn copies_host_memory(&self) -> bool {
         false
     }
+    /// How often another worker went on with the session. A call that was made while the number changed may have come without
+    /// the descriptor that was sent for it.
+    fn returns(&self) -> u64 {
+        0
+    }
     /// Keeps work for a stream, and for those that wait for it, out until [`ClientTransport::end_turn`].
     /// Waits for other turns. For carriers with windows.
     fn begin_turn(&self, _stream: u64) -> Result<(), SessionError> {

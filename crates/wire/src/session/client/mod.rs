@@ -22,7 +22,7 @@ pub use data::{DeviceBox, HostBox};
 pub use heap::{HostPiece, RegionHeap};
 pub use records::{AnswerPart, ProgressWords, RecordPort};
 pub use region_port::RegionPort;
-pub use ring::RingTransport;
+pub use ring::{RingTransport, WayBack};
 use unwaited::Unwaited;
 pub use window::{WindowCopy, observe_window_copies};
 use windows::Windows;
@@ -355,17 +355,24 @@ impl<T: ClientTransport> SessionClient<T> {
         if !charge || self.snapshot.has_driver {
             back(fd, offset, bytes);
         }
-        let tag = self.next_tag.fetch_add(1, Relaxed);
-        self.transport.send_descriptor(tag, fd.as_fd())?;
-        let request = HostRegister {
-            context,
-            tag,
-            bytes,
-            offset,
-            charge,
-            wanted,
-        };
-        Ok(self.call(&request)?.value)
+        loop {
+            let returns = self.transport.returns();
+            let tag = self.next_tag.fetch_add(1, Relaxed);
+            self.transport.send_descriptor(tag, fd.as_fd())?;
+            let request = HostRegister {
+                context,
+                tag,
+                bytes,
+                offset,
+                charge,
+                wanted,
+            };
+            match self.call(&request) {
+                // The descriptor went to a worker that is gone.
+                Err(SessionError::Refused { .. }) if self.transport.returns() != returns => {}
+                answer => return Ok(answer?.value),
+            }
+        }
     }
 
     /// Frees host memory once the device is done with it.
