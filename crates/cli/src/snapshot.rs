@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use mica_command::refusal::explain;
 use mica_command::size::show_bytes;
 use mica_control::api::{Created, SnapshotFile};
+use mica_control::client::{ControlClient, ControlError};
 use mica_limits::{Environment, LentFile, lend_file};
 use mica_snapshot::{Manifest, Snapshot};
 use mica_wire::host::printable::printable;
@@ -52,18 +53,24 @@ pub(crate) fn snapshot(args: &SnapshotArgs) -> Result<()> {
         .mode(0o600)
         .open(&partial)
         .with_context(|| format!("{} cannot be made", partial.display()))?;
-    let saved = lent(&created, &file).and_then(|(_lent, lent_name)| {
-        (client.snapshot(&created.name, &lent_name)).map_err(explain)
-    });
-    if let Err(error) = saved {
-        let _ = std::fs::remove_file(&partial);
-        return Err(error);
-    }
+    let unknown = match save(&client, &created, &file) {
+        Ok(unknown) => unknown,
+        Err(error) => {
+            let _ = std::fs::remove_file(&partial);
+            return Err(error);
+        }
+    };
     std::fs::rename(&partial, target).with_context(|| {
         let (partial, target) = (partial.display(), target.display());
         format!("all is saved in {partial}, but it cannot be renamed to {target}")
     })?;
     sync_folder(target);
+    if let Some(error) = unknown {
+        let target = target.display();
+        let text =
+            format!("all is saved in {target}, but whether its program waits only `mica ls` tells");
+        return Err(error).context(text);
+    }
     show(target, &file, args.json)?;
     if !args.json {
         outln!(
@@ -72,6 +79,20 @@ pub(crate) fn snapshot(args: &SnapshotArgs) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Has a virtual GPU saved. A daemon that ends meanwhile may have had the worker end: the file, once whole, is the only copy then,
+/// and the answer is why nothing more is known.
+fn save(client: &ControlClient, created: &Created, file: &File) -> Result<Option<anyhow::Error>> {
+    let (_lent, name) = lent(created, file)?;
+    match client.snapshot(&created.name, &name) {
+        Ok(_) => Ok(None),
+        Err(error @ ControlError::Refused(_)) => Err(explain(error)),
+        Err(error) => match Snapshot::open(file) {
+            Ok(_) => Ok(Some(explain(error))),
+            Err(_) => Err(explain(error)),
+        },
+    }
 }
 
 pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {

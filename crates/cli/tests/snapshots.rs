@@ -35,7 +35,9 @@ const PTX: &[u8] = b".version 7.0
 }
 \0";
 const WORDS: u32 = 65_536;
+/// Steps of the program, unless [`STEPS_VARIABLE`] says otherwise.
 const STEPS: u32 = 40;
+const STEPS_VARIABLE: &str = "SNAPSHOT_TEST_STEPS";
 /// Where the program writes how far it is; without it this is no program.
 const PROGRESS: &str = "SNAPSHOT_TEST_PROGRESS";
 
@@ -54,7 +56,8 @@ fn this_is_the_program() {
     let bytes = u64::from(WORDS) * 4;
     let at = client.call(&MemoryAlloc { context, bytes }).unwrap().value;
     client.write(stream, at, &vec![0; bytes as usize]).unwrap();
-    for step in 0..STEPS {
+    let steps = std::env::var(STEPS_VARIABLE).map_or(STEPS, |steps| steps.parse().unwrap());
+    for step in 0..steps {
         let launch = Launch {
             stream,
             module,
@@ -72,7 +75,7 @@ fn this_is_the_program() {
     }
     let mut seen = vec![0; bytes as usize];
     client.read(stream, at, &mut seen).unwrap();
-    let sum: u32 = (0..STEPS).sum();
+    let sum: u32 = (0..steps).sum();
     for (place, word) in seen.chunks_exact(4).enumerate() {
         let word = u32::from_le_bytes(word.try_into().unwrap());
         assert_eq!(word, (place as u32).wrapping_mul(sum), "word {place}");
@@ -118,6 +121,10 @@ impl World {
     }
 
     fn program(&self, name: &str) -> Child {
+        self.program_of(name, STEPS)
+    }
+
+    fn program_of(&self, name: &str, steps: u32) -> Child {
         let own = std::env::current_exe().unwrap();
         let own = own.to_str().unwrap();
         let words = [
@@ -131,6 +138,7 @@ impl World {
         ];
         self.command(&words)
             .env(PROGRESS, self.progress())
+            .env(STEPS_VARIABLE, steps.to_string())
             .stdout(Stdio::null())
             .spawn()
             .unwrap()
@@ -148,7 +156,7 @@ impl World {
         self.until(|| self.step().is_some_and(|now| now >= step));
     }
 
-    fn until(&self, so: impl Fn() -> bool) {
+    fn until(&self, mut so: impl FnMut() -> bool) {
         let began = Instant::now();
         while !so() {
             assert!(
@@ -166,14 +174,29 @@ impl World {
         shown["state"].as_str().unwrap().to_owned()
     }
 
-    /// Processes below the daemon, and itself.
-    fn kill_daemon(&self) {
+    fn is_running(&self, program: &mut Child) -> bool {
+        program.try_wait().unwrap().is_none()
+    }
+
+    fn daemon(&self) -> String {
         let stats = self.mica("stats --json");
         let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
-        let pid = stats["daemon"]["pid"].as_i64().unwrap();
-        let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
-        assert!(killed.unwrap().success());
+        stats["daemon"]["pid"].as_i64().unwrap().to_string()
     }
+
+    fn kill_daemon(&self) {
+        kill(&self.daemon());
+    }
+}
+
+fn kill(pid: &str) {
+    assert!(
+        Command::new("kill")
+            .args(["-9", pid])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 fn mode_of(file: &Path) -> u32 {
@@ -231,6 +254,76 @@ fn a_program_goes_on_after_its_worker_ended_and_the_daemon_was_killed() {
         name.to_string_lossy().contains("partial")
     });
     assert_eq!(partial.count(), 0);
+}
+
+#[test]
+fn a_daemon_that_is_killed_at_any_moment_of_a_snapshot_costs_the_program_nothing() {
+    let world = World { home: Home::new() };
+    world.mica("create train -m 64MiB --gpu software --swap");
+    let mut program = world.program_of("train", 150);
+    world.until_step(2);
+    let (mut parked, mut went_on) = (0, 0);
+    for round in 0..16_u64 {
+        let name = format!("{round}.snap");
+        let daemon = world.daemon();
+        let before = world.step();
+        let mut snapshot = world.command(&["snapshot", "train", &name]);
+        let mut snapshot = snapshot
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(round * 5));
+        kill(&daemon);
+        let _ = snapshot.wait().unwrap();
+        match &*world.state("train") {
+            "snapshotted" => {
+                parked += 1;
+                world.mica(&format!("restore {name}"));
+            }
+            _ => went_on += 1,
+        }
+        world.until(|| world.step() > before || !world.is_running(&mut program));
+        assert!(world.is_running(&mut program), "round {round}");
+    }
+    assert!(
+        program.wait().unwrap().success(),
+        "{parked} parked, {went_on} went on"
+    );
+    assert_eq!(std::fs::read_to_string(world.progress()).unwrap(), "right");
+    assert!(
+        went_on > 0 && parked > 0,
+        "{parked} parked, {went_on} went on"
+    );
+}
+
+#[test]
+fn a_worker_that_is_killed_after_its_snapshot_was_restored_takes_its_program_with_it_and_no_other()
+{
+    let world = World { home: Home::new() };
+    world.mica("create a -m 64MiB --gpu software --swap");
+    let mut program = world.program("a");
+    world.until_step(3);
+    world.mica("snapshot a a.snap");
+    world.mica("restore a.snap");
+    let step = world.step().unwrap();
+    world.until_step(step + 2);
+    let shown = world.mica("show a --json");
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    kill(
+        &shown["processes"][0]["worker_pid"]
+            .as_i64()
+            .unwrap()
+            .to_string(),
+    );
+    assert!(
+        !program.wait().unwrap().success(),
+        "its work is lost, and it is told"
+    );
+    assert!(world.refused("restore a.snap").contains("no program waits"));
+    // The virtual GPU is as good as new.
+    std::fs::remove_file(world.progress()).unwrap();
+    assert!(world.program("a").wait().unwrap().success());
 }
 
 #[test]

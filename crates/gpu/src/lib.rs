@@ -479,6 +479,23 @@ pub trait Gpu: Send + Sync {
         fd: Option<BorrowedFd<'_>>,
         fd_offset: u64,
     ) -> Result<DevicePtr>;
+    /// As [`Gpu::host_register`], at the address that the memory had on the device which this one continues.
+    ///
+    /// # Safety
+    /// As [`Gpu::host_register`].
+    ///
+    /// # Errors
+    /// Also if the address is taken.
+    unsafe fn host_register_at(
+        &self,
+        _context: ContextId,
+        _span: HostSpan,
+        _fd: BorrowedFd<'_>,
+        _fd_offset: u64,
+        _address: DevicePtr,
+    ) -> Result<()> {
+        Err(absent("host memory at wanted addresses"))
+    }
     /// Ends [`Gpu::host_register`].
     fn host_unregister(&self, context: ContextId, address: DevicePtr) -> Result<()>;
 

@@ -26,8 +26,8 @@ mod write;
 pub use manifest::{DeviceFacts, Manifest, Part, ProgramFacts};
 pub use read::{Blocks, Snapshot};
 pub use saved::{
-    SavedAllocation, SavedContext, SavedEvent, SavedLate, SavedModule, SavedPort, SavedSession,
-    SavedStream, SavedTable, Span,
+    SavedAllocation, SavedContext, SavedEvent, SavedHost, SavedLate, SavedModule, SavedPort,
+    SavedSession, SavedStream, SavedTable, Span,
 };
 pub use write::Writer;
 

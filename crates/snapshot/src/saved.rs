@@ -100,6 +100,20 @@ saved! {
         bytes: u64,
     }
 
+    /// Host memory that the device uses too. The bytes are the program's own: it brings the file again.
+    SavedHost {
+        /// Its context's handle.
+        context: u64,
+        /// Its first address on the device.
+        address: u64,
+        /// Bytes.
+        bytes: u64,
+        /// Where it begins in its file.
+        offset: u64,
+        /// It counts against the memory limit.
+        charged: bool,
+    }
+
     /// An error that the program has not been told yet.
     SavedLate {
         /// Its context's handle; 0 for none.
@@ -136,6 +150,8 @@ saved! {
         modules: Vec<SavedModule>,
         /// Allocations.
         allocations: Vec<SavedAllocation>,
+        /// Host memory.
+        host: Vec<SavedHost>,
         /// Errors that wait.
         late: Vec<SavedLate>,
     }

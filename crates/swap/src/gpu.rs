@@ -264,6 +264,18 @@ impl Gpu for SwapGpu {
         unsafe { self.inner.host_register(context, span, fd, fd_offset) }
     }
 
+    unsafe fn host_register_at(
+        &self,
+        context: ContextId,
+        span: HostSpan,
+        fd: BorrowedFd<'_>,
+        fd_offset: u64,
+        address: DevicePtr,
+    ) -> Result<()> {
+        // SAFETY: our contract is the callee's.
+        unsafe { (self.inner).host_register_at(context, span, fd, fd_offset, address) }
+    }
+
     fn frame_create(&self, bytes: u64) -> Result<FrameId> {
         let _here = self.door.pass(&self.over)?;
         let device = self.inner.frame_create(bytes)?;

@@ -392,8 +392,22 @@ impl Gpu for SoftwareGpu {
         let context = self.healthy(context)?;
         let file = fd.map(|fd| (fd, fd_offset));
         // SAFETY: the caller keeps the span mapped, as this function asks.
-        let at = unsafe { self.core.memory.register(context.id, span, file) }?;
+        let at = unsafe { self.core.memory.register(context.id, span, file, None) }?;
         Ok(DevicePtr(at))
+    }
+
+    unsafe fn host_register_at(
+        &self,
+        context: ContextId,
+        span: HostSpan,
+        fd: BorrowedFd<'_>,
+        fd_offset: u64,
+        address: DevicePtr,
+    ) -> Result<()> {
+        let context = self.healthy(context)?;
+        let (file, wanted) = (Some((fd, fd_offset)), Some(address.0));
+        // SAFETY: the caller keeps the span mapped, as this function asks.
+        unsafe { self.core.memory.register(context.id, span, file, wanted) }.map(drop)
     }
 
     fn host_unregister(&self, context: ContextId, address: DevicePtr) -> Result<()> {

@@ -207,6 +207,11 @@ impl HostLink {
         self.down.load(Relaxed)
     }
 
+    /// How often another daemon was found after one had gone.
+    pub fn replacements(&self) -> u32 {
+        self.replaced.load(Relaxed)
+    }
+
     /// Whether this process is the one that joined.
     pub(crate) fn is_own(&self) -> bool {
         std::process::id() == self.pid

@@ -38,6 +38,7 @@ use mica_gpu::{
 pub use contexts::NewContext;
 pub use late::LateErrors;
 pub use map::{Piece, PieceKind};
+pub use memory::HostUse;
 pub use modules::LoadedModule;
 
 use graphs::{Graph, Template};
@@ -83,6 +84,8 @@ struct Module {
     context: u64,
     /// What it was loaded from, where sessions can be saved.
     kept: Option<modules::Kept>,
+    /// Variables of it are in host memory.
+    is_bound: AtomicBool,
     #[expect(dead_code, reason = "held until the module is unloaded")]
     charge: Charge,
     #[expect(dead_code, reason = "held until the object is destroyed")]

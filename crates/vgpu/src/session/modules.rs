@@ -1,6 +1,7 @@
 //! Modules: policy, charge, load.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
@@ -87,6 +88,7 @@ impl Session {
                 id,
                 context,
                 kept,
+                is_bound: AtomicBool::new(false),
                 charge,
                 share,
             });
@@ -210,7 +212,9 @@ impl Session {
                 )));
             }
         }
-        Ok(self.gpu.module_bind(known.id, global, address)?)
+        self.gpu.module_bind(known.id, global, address)?;
+        known.is_bound.store(true, Relaxed);
+        Ok(())
     }
 
     /// Kernels and variables of a module.

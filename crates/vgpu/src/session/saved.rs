@@ -5,14 +5,14 @@
 //! space. What is read back is as untrusted as calls of a program: each object is made by the same checks and charges.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use mica_cuda_abi::{CuResult, FunctionAttribute, Limit};
 use mica_gpu::budget::CONTEXTS;
 use mica_gpu::{Copy3d, DevicePtr, EventFlags, HostSpan, ModuleOptions, Place, StreamFlags};
 use mica_snapshot::{
-    SavedAllocation, SavedContext, SavedEvent, SavedLate, SavedModule, SavedSession, SavedStream,
-    Span,
+    SavedAllocation, SavedContext, SavedEvent, SavedHost, SavedLate, SavedModule, SavedSession,
+    SavedStream, Span,
 };
 
 use super::{Context, Event, Session, Stream, Tables, lock};
@@ -89,6 +89,19 @@ impl Session {
                 address: *address,
                 bytes: range.bytes,
             }));
+        let host = tables.ranges.0.iter();
+        saved
+            .host
+            .extend(host.filter_map(|(address, range)| match &range.owner {
+                Owner::Host { offset, charge, .. } => Some(SavedHost {
+                    context: range.context,
+                    address: *address,
+                    bytes: range.bytes,
+                    offset: *offset,
+                    charged: charge.is_some(),
+                }),
+                _ => None,
+            }));
         let late = self.late.all().into_iter();
         (saved.late).extend(late.map(|(context, code, message)| SavedLate {
             context,
@@ -130,7 +143,20 @@ impl Session {
             .events
             .iter()
             .any(|(_, event)| event.progress.is_some());
-        let host = ranges().any(|owner| matches!(owner, Owner::Host { .. }));
+        let host = ranges().any(|owner| {
+            let is_offered = matches!(
+                owner,
+                Owner::Host {
+                    is_offered: true,
+                    ..
+                }
+            );
+            matches!(owner, Owner::Host { .. }) && !is_offered
+        });
+        let moved = tables
+            .modules
+            .iter()
+            .any(|(_, module)| module.is_bound.load(Relaxed));
         let freeing = |owner: &Owner| matches!(owner, Owner::Allocation { freeing: true, .. });
         let own = [
             (
@@ -139,8 +165,9 @@ impl Session {
             ),
             (
                 host,
-                "host memory that the GPU uses too (cuMemAllocHost, cuMemHostRegister, cuMemAllocManaged)",
+                "host memory whose files it cannot bring again (more than 256 pieces of cuMemAllocHost and the like)",
             ),
+            (moved, "managed variables in its modules"),
             (
                 !tables.reserved.is_empty() || !tables.frames.is_empty(),
                 "memory that it maps itself (cuMemCreate, cuMemMap), or that is another process's",

@@ -45,6 +45,8 @@ messages! {
             version: u64,
             /// The number that the worker which saved it has left in the area.
             session: u64,
+            /// Files of host memory that follow once the worker has answered, each named by its address on the device.
+            files: u64,
         }
         /// Worker: accepted; I go on where the other one was.
         70 Resumed {

@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const HELLO_PATIENCE: Duration = Duration::from_secs(1);
 /// Most bytes of answers that wait for the program to ask for their rest.
 const UNFINISHED_BYTES: usize = 256 << 20;
+/// Files of host memory that a program may bring when it comes back.
+const MOST_FILES: u64 = 1024;
 /// Descriptors that may wait for their calls.
 const DESCRIPTORS: usize = 64;
 /// Longest sleep without a look at whether the session is over; its end also wakes.
@@ -68,8 +70,8 @@ pub struct Greeting {
     socket: HostSocket,
     /// A region that the program wants the session to lie in, and its bytes.
     region: Option<(OwnedFd, u64)>,
-    /// The number and the area of a session that was saved and is to go on.
-    resumes: Option<(u64, OwnedFd)>,
+    /// The number, the area and the files of a session that was saved and is to go on.
+    resumes: Option<(u64, OwnedFd, u64)>,
 }
 
 /// What a port must know to go on where another one was.
@@ -102,8 +104,9 @@ impl Greeting {
         let mut bytes = Ok(0);
         let mut fds = fds.into_iter();
         let said = hello.read();
-        if let Ok(Handshake::Resume { session, .. }) = said {
-            greeting.resumes = fds.next().map(|area| (session, area));
+        if let Ok(Handshake::Resume { session, files, .. }) = said {
+            let area = fds.next().filter(|_| files <= MOST_FILES);
+            greeting.resumes = area.map(|area| (session, area, files));
         }
         if let Some(fd) = fds.next() {
             bytes = check_region(&fd);
@@ -151,7 +154,7 @@ impl Greeting {
 
     /// The number of the saved session that is to go on; `None` for a new one.
     pub fn resumes(&self) -> Option<u64> {
-        self.resumes.as_ref().map(|(session, _)| *session)
+        self.resumes.as_ref().map(|(session, ..)| *session)
     }
 
     /// Answers a program whose session was saved, and goes on with it in the area that the program has brought.
@@ -159,7 +162,7 @@ impl Greeting {
     /// # Errors
     /// If the program brought no area, it cannot be mapped, or the program is gone.
     pub fn welcome_back(mut self, state: PortState) -> Result<Arc<SessionPort>, SessionError> {
-        let (_, fd) = (self.resumes.take())
+        let (_, fd, files) = (self.resumes.take())
             .ok_or_else(|| SessionError::Ended("the program brought no area".into()))?;
         let area = SessionArea::adopt(fd).map_err(SessionError::system("mmap"))?;
         area.control().worker.parked.store(0, SeqCst);
@@ -169,6 +172,14 @@ impl Greeting {
         *lock(&port.unfinished) = state.unfinished.into_iter().collect();
         let answer = Handshake::Resumed { version: VERSION };
         port.socket.send(&answer, &[]).map_err(no_handshake)?;
+        for _ in 0..files {
+            let (message, fds) = port.socket.receive().map_err(no_handshake)?;
+            if let (Ok(Handshake::HostMemory { tag }), Some(fd)) =
+                (message.read(), fds.into_iter().next())
+            {
+                lock(&port.descriptors).insert(tag, fd);
+            }
+        }
         Ok(Arc::new(port))
     }
 
@@ -310,6 +321,11 @@ impl SessionPort {
     /// Whether the program will look for another worker if this one parks the session.
     pub fn is_answered_elsewhere(&self) -> bool {
         self.area.control().program.returns.load(Acquire) != 0
+    }
+
+    /// Forgets descriptors whose calls have not come.
+    pub fn forget_descriptors(&self) {
+        lock(&self.descriptors).clear();
     }
 
     /// Whether descriptors have come whose calls have not.

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::AcqRel;
 
-use mica_snapshot::{BLOCK_BYTES, Manifest, SavedPort, SavedSession, Snapshot};
+use mica_snapshot::{BLOCK_BYTES, Manifest, SavedHost, SavedPort, SavedSession, Snapshot};
 use mica_vgpu::Session;
 use mica_wire::session::SESSION_VERSION;
 
@@ -21,6 +21,8 @@ pub(crate) struct Restored {
     pub(crate) output: Arc<OutputBuffer>,
     /// What the program's area does not say.
     pub(crate) port: SavedPort,
+    /// Host memory whose files the program brings.
+    pub(crate) host: Vec<SavedHost>,
 }
 
 pub(super) fn run(task: &Task, file: File, life: Option<&OwnedFd>, number: u64) {
@@ -68,6 +70,7 @@ fn read(task: &Task, file: &File, number: u64) -> Result<Restored, String> {
         session,
         output,
         port,
+        host: saved.host,
     })
 }
 

@@ -1,6 +1,7 @@
 //! Saves a session.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -21,12 +22,9 @@ const WORD_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) fn run(task: &Task, file: File) {
-    let (threads, pid) = {
-        let open = lock(&task.worker.saving.open);
-        (open.0.upgrade(), open.1)
-    };
-    let Some(threads) = threads else {
-        return task.not_saved("no program uses it, so there is nothing to save");
+    let (threads, pid) = match served(task) {
+        Ok(served) => served,
+        Err(why) => return task.not_saved(why),
     };
     let still = match threads.hold_still(DRAIN_WITHIN) {
         Ok(still) => still,
@@ -34,13 +32,14 @@ pub(super) fn run(task: &Task, file: File) {
     };
     // Before the daemon hears of it, whose word comes at once.
     let ending = task.worker.saving.expect_end();
+    let daemon = task.link.replacements();
     match write(task, &threads, &still, pid, &file) {
         Err(why) => task.not_saved(&why),
         Ok(number) => {
             // Nothing more is written; whoever gave the file may use it.
             drop(file);
             task.saved(number);
-            if is_parked(task, &ending) {
+            if is_parked(task, daemon, &ending) {
                 threads.port().park(number);
                 let _ = task.end.send("its session was saved");
                 // Nothing is carried out any more, until the process has ended.
@@ -53,10 +52,33 @@ pub(super) fn run(task: &Task, file: File) {
     drop(still);
 }
 
-/// Waits for the daemon's word.
-fn is_parked(task: &Task, ending: &Receiver<bool>) -> bool {
+/// The session that is served, and the number of its program's process. A program whose session was restored may be on its way
+/// back.
+fn served(task: &Task) -> Result<(Arc<SessionThreads>, u32), &'static str> {
+    let saving = &task.worker.saving;
     let began = Instant::now();
-    while began.elapsed() < WORD_WITHIN && !task.link.is_down() {
+    loop {
+        let is_awaited = lock(&saving.restored).is_some();
+        let (threads, pid) = {
+            let open = lock(&saving.open);
+            (open.0.upgrade(), open.1)
+        };
+        match threads {
+            Some(threads) => return Ok((threads, pid)),
+            None if !is_awaited => return Err("no program uses it, so there is nothing to save"),
+            None if began.elapsed() >= DRAIN_WITHIN => {
+                return Err("its program has made no call since it was restored");
+            }
+            None => std::thread::sleep(LOOK_EVERY),
+        }
+    }
+}
+
+/// Waits for the word of this daemon, and of no later one, which does not know of the snapshot.
+fn is_parked(task: &Task, daemon: u32, ending: &Receiver<bool>) -> bool {
+    let began = Instant::now();
+    let is_there = || !task.link.is_down() && task.link.replacements() == daemon;
+    while began.elapsed() < WORD_WITHIN && is_there() {
         match ending.recv_timeout(LOOK_EVERY) {
             Ok(park) => return park,
             Err(RecvTimeoutError::Timeout) => {}

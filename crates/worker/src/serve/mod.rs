@@ -233,6 +233,7 @@ fn serve_restored(
         session,
         output,
         port: saved,
+        host,
         ..
     } = restored;
     let state = PortState {
@@ -247,6 +248,11 @@ fn serve_restored(
     let files = surroundings.files.clone();
     let dispatcher = Dispatcher::new(session, port, output, files);
     dispatcher.restore_blobs(&saved.blobs);
+    if let Err(why) = dispatcher.restore_host(&host) {
+        let text = format!("host memory of its program could not be had again: {why}");
+        dispatcher.port.end(&text);
+        return Err(SessionError::Ended(text).into());
+    }
     serve_on(dispatcher, life, surroundings)
 }
 

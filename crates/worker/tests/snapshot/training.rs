@@ -206,6 +206,7 @@ pub(crate) struct Everything {
     elapsed: f32,
     module: u64,
     variables: Vec<u64>,
+    host: Vec<SharedHostMemory>,
     /// With their contexts and sizes.
     memory: Vec<(u64, u64, u64)>,
     limit: u64,
@@ -215,6 +216,12 @@ fn contents(index: usize, bytes: u64) -> Vec<u8> {
     (0..bytes)
         .map(|at| (at * 7 + at / 251 + index as u64) as u8)
         .collect()
+}
+
+fn fill(memory: &SharedHostMemory, bytes: &[u8]) {
+    // SAFETY: mapped for its length, and nobody else's.
+    let here = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), memory.len()) };
+    here[..bytes.len()].copy_from_slice(bytes);
 }
 
 const HEAP_LIMIT: u32 = 2;
@@ -271,6 +278,12 @@ impl Everything {
             };
             client.write(stream, *at, &contents(index, *bytes))?;
         }
+        let mut host = Vec::new();
+        for (index, bytes) in [4096, 3 << 20, 100].into_iter().enumerate() {
+            let memory = client.host_alloc(contexts[index % 2], bytes, index == 1)?;
+            fill(&memory, &contents(50 + index, bytes));
+            host.push(memory);
+        }
         let variables = module.globals.iter().map(|global| global.address);
         let variables: Vec<u64> = variables.collect();
         client.write(default_stream, variables[0], &contents(99, 16_384))?;
@@ -292,6 +305,7 @@ impl Everything {
             elapsed,
             module: module.module,
             variables,
+            host,
             memory,
             limit,
         })
@@ -319,6 +333,34 @@ impl Everything {
         let mut seen = vec![0; 16_384];
         client.read(self.default_stream, self.variables[0], &mut seen)?;
         assert!(seen == contents(99, 16_384), "the variable of the module");
+        // The device reads and writes host memory where it was.
+        for (index, memory) in self.host.iter().enumerate() {
+            let mut seen = vec![0; memory.len()];
+            let stream = if index == 1 {
+                self.streams[1]
+            } else {
+                self.default_stream
+            };
+            client.read(stream, memory.device(), &mut seen)?;
+            assert!(
+                seen == contents(50 + index, seen.len() as u64),
+                "host memory {index}"
+            );
+            let fill = Fill {
+                stream,
+                address: memory.device(),
+                pitch: 0,
+                value: 0x2a,
+                element_bytes: 1,
+                width: memory.len() as u64,
+                height: 1,
+            };
+            client.post(&fill, &[])?;
+            client.synchronize(stream)?;
+            // SAFETY: mapped for its length; nothing writes to it now.
+            let here = unsafe { std::slice::from_raw_parts(memory.as_ptr(), memory.len()) };
+            assert!(here.iter().all(|byte| *byte == 0x2a), "host memory {index}");
+        }
         let mut address = [0; 8];
         client.read(self.default_stream, self.variables[1], &mut address)?;
         assert_eq!(u64::from_le_bytes(address), self.variables[0]);
@@ -363,8 +405,17 @@ impl Everything {
         Ok(())
     }
 
+    /// Gives back host memory.
+    pub(crate) fn free_host(&mut self, client: &SessionClient) -> Result<(), SessionError> {
+        for (index, memory) in self.host.drain(..).enumerate() {
+            client.host_free(self.contexts[index % 2], memory)?;
+        }
+        Ok(())
+    }
+
     /// Gives back all memory, and the module.
-    pub(crate) fn free(&self, client: &SessionClient) -> Result<(), SessionError> {
+    pub(crate) fn free(mut self, client: &SessionClient) -> Result<(), SessionError> {
+        self.free_host(client)?;
         for (context, address, _) in &self.memory {
             let (context, address) = (*context, *address);
             client.call(&MemoryFree { context, address })?;

@@ -149,7 +149,10 @@ impl<T: ClientTransport> SessionClient<T> {
             Effect::None | Effect::MakesContext | Effect::MakesStream => {}
             Effect::EndsContext => self.windows.forget_all(),
             Effect::EndsStream(stream) => self.transport.note_order(stream, None),
-            Effect::FreesMemory(address) => self.windows.forget(address),
+            Effect::FreesMemory(address) => {
+                self.windows.forget(address);
+                self.transport.forget_file(address);
+            }
         }
     }
 
@@ -325,6 +328,7 @@ impl<T: ClientTransport> SessionClient<T> {
             offset,
             charge,
             wanted,
+            offered: false,
         };
         Ok(self.call(&request)?.value)
     }
@@ -355,6 +359,10 @@ impl<T: ClientTransport> SessionClient<T> {
         if !charge || self.snapshot.has_driver {
             back(fd, offset, bytes);
         }
+        let file = match self.transport.can_offer() {
+            true => fd.as_fd().try_clone_to_owned().ok(),
+            false => None,
+        };
         loop {
             let returns = self.transport.returns();
             let tag = self.next_tag.fetch_add(1, Relaxed);
@@ -366,11 +374,17 @@ impl<T: ClientTransport> SessionClient<T> {
                 offset,
                 charge,
                 wanted,
+                offered: file.is_some(),
             };
             match self.call(&request) {
                 // The descriptor went to a worker that is gone.
                 Err(SessionError::Refused { .. }) if self.transport.returns() != returns => {}
-                answer => return Ok(answer?.value),
+                answer => {
+                    let address = answer?.value;
+                    file.into_iter()
+                        .for_each(|file| self.transport.offer_file(address, file));
+                    return Ok(address);
+                }
             }
         }
     }

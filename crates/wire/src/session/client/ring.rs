@@ -1,6 +1,8 @@
 //! Records through shared memory.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -39,6 +41,8 @@ pub(super) const UNAVAILABLE: u32 = 46;
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 const NOT_SUPPORTED: u32 = 801;
 
+/// Files that are kept for another worker, each a descriptor of the program.
+const MOST_OFFERED: usize = 256;
 /// How long a program that waits for another worker sleeps between two questions.
 const RETURN_EVERY: Duration = Duration::from_millis(100);
 
@@ -47,7 +51,8 @@ const RETURN_EVERY: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// There will never be one: why.
-pub type WayBack = Box<dyn Fn() -> Result<Option<OwnedFd>, String> + Send + Sync>;
+pub type WayBack =
+    Box<dyn Fn() -> Result<Option<OwnedFd>, String> + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
 /// A session's ring, from the program's side.
 pub struct RingTransport {
@@ -61,6 +66,8 @@ pub struct RingTransport {
     returning: Mutex<()>,
     /// How often one was found.
     returns: AtomicU64,
+    /// Files of host memory for another worker, by device address.
+    offered: Mutex<BTreeMap<u64, OwnedFd>>,
     window_file: Option<OwnedFd>,
     /// Host memory in the region that the session lies in.
     heap: Option<Arc<RegionHeap>>,
@@ -178,6 +185,7 @@ impl RingTransport {
             way_back: OnceLock::new(),
             returning: Mutex::default(),
             returns: AtomicU64::new(0),
+            offered: Mutex::default(),
             window_file,
             heap,
             copies_host_memory: false,
@@ -323,8 +331,12 @@ impl RingTransport {
         set_socket_timeout(&socket, Timeout::Recv, Some(HANDSHAKE))
             .map_err(SessionError::system("setsockopt"))?;
         let socket = HostSocket::from_fd(socket);
-        let version = u64::from(SESSION_VERSION);
-        let hello = Handshake::Resume { version, session };
+        let offered = self.offered();
+        let hello = Handshake::Resume {
+            version: SESSION_VERSION.into(),
+            session,
+            files: offered.len() as u64,
+        };
         if socket.send(&hello, &[self.area.fd()]).is_err() {
             return Ok(false);
         }
@@ -336,6 +348,12 @@ impl RingTransport {
             Ok(Handshake::Refused { text, .. }) => return Err(SessionError::Ended(text.into())),
             _ => return Ok(false),
         }
+        for (address, file) in offered.iter() {
+            let memory = Handshake::HostMemory { tag: *address };
+            if socket.send(&memory, &[file.as_fd()]).is_err() {
+                return Ok(false);
+            }
+        }
         let mut newer = self
             .newer_socket
             .lock()
@@ -343,6 +361,10 @@ impl RingTransport {
         *newer = Some(Arc::new(socket));
         self.returns.fetch_add(1, SeqCst);
         Ok(true)
+    }
+
+    fn offered(&self) -> MutexGuard<'_, BTreeMap<u64, OwnedFd>> {
+        self.offered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn newer_socket(&self) -> Option<Arc<HostSocket>> {
@@ -565,6 +587,20 @@ impl ClientTransport for RingTransport {
 
     fn copies_host_memory(&self) -> bool {
         self.copies_host_memory
+    }
+
+    fn can_offer(&self) -> bool {
+        // With windows the session cannot be saved, and descriptors are the program's to use up.
+        let can_return = self.way_back.get().is_some() && self.window_file.is_none();
+        can_return && self.offered().len() < MOST_OFFERED
+    }
+
+    fn offer_file(&self, address: u64, fd: OwnedFd) {
+        self.offered().insert(address, fd);
+    }
+
+    fn forget_file(&self, address: u64) {
+        self.offered().remove(&address);
     }
 
     fn returns(&self) -> u64 {
