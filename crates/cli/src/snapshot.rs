@@ -13,14 +13,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use mica_command::refusal::explain;
 use mica_command::size::show_bytes;
-use mica_control::api::{Created, SnapshotFile};
+use mica_control::api::{Created, Migration, SnapshotFile, VgpuInfo};
 use mica_control::client::{ControlClient, ControlError};
 use mica_limits::{Environment, LentFile, lend_file};
 use mica_snapshot::{Manifest, Snapshot};
 use mica_wire::host::printable::printable;
 use serde::Serialize;
 
-use crate::args::{RestoreArgs, SnapshotArgs};
+use crate::args::{MigrateArgs, RestoreArgs, SnapshotArgs};
 use crate::control::connect;
 use crate::listing::print_json;
 
@@ -112,6 +112,45 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
         args.file.display()
     );
     Ok(())
+}
+
+pub(crate) fn migrate(args: &MigrateArgs) -> Result<()> {
+    let client = connect()?.with_timeout(WITHIN);
+    let created = client.join(&args.name).map_err(explain)?;
+    let file = memory_file()?;
+    let (_lent, name) = lent(&created, &file)?;
+    let migration = Migration {
+        gpu: args.gpu,
+        file: name.file,
+    };
+    let info = match client.migrate(&created.name, &migration) {
+        Ok(info) => info,
+        // Where the daemon has gone in the middle, this process has the only copy.
+        Err(error @ (ControlError::Broken(_) | ControlError::Unreachable { .. })) => {
+            restore_after(&created.name, &file).map_err(|_| explain(error))?
+        }
+        Err(error) => return Err(explain(error)),
+    };
+    if args.json {
+        return print_json(&info);
+    }
+    outln!("{} is on GPU {} now", printable(&info.name), info.gpu);
+    Ok(())
+}
+
+/// Restores what a daemon that has gone had saved to a file, wherever its virtual GPU is now.
+fn restore_after(name: &str, file: &File) -> Result<VgpuInfo> {
+    Snapshot::open(file)?;
+    let client = connect()?.with_timeout(WITHIN);
+    let created = client.join(name).map_err(explain)?;
+    let (_lent, lent_name) = lent(&created, file)?;
+    client.restore(name, &lent_name).map_err(explain)
+}
+
+/// A file that is in memory only, and goes with its last descriptor.
+fn memory_file() -> Result<File> {
+    let file = rustix::fs::memfd_create("mica-migration", rustix::fs::MemfdFlags::CLOEXEC);
+    Ok(file.context("a file in memory cannot be made")?.into())
 }
 
 fn inspect(path: &Path, json: bool) -> Result<()> {

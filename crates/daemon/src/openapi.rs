@@ -32,6 +32,7 @@ use crate::http;
         http::vgpus::resume,
         http::snapshots::save,
         http::snapshots::restore,
+        http::snapshots::migrate,
         http::programs::cancel,
         http::programs::report,
         http::programs::report_link,
@@ -57,6 +58,7 @@ use crate::http;
     components(schemas(
         api::VgpuSpec,
         api::SnapshotFile,
+        api::Migration,
         api::Resize,
         api::VgpuInfo,
         api::ConfinementInfo,

@@ -20,6 +20,7 @@ use mica_wire::host::socket::HostSocket;
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::Daemon;
+use crate::gpu_thread::Change;
 use crate::open_requests::OpenRequests;
 use crate::placement::error;
 use crate::registry::{Registry, Vgpu, WorkerSlot};
@@ -30,6 +31,8 @@ use crate::watched::Watched;
 const FILE_WITHIN: Duration = Duration::from_secs(1800);
 /// How long a worker may take to end, or to begin.
 const WORKER_WITHIN: Duration = Duration::from_secs(60);
+/// How long a worker of an earlier daemon may take to return.
+const RETURN_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether it has.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Files that are lent at a time.
@@ -115,6 +118,20 @@ impl LentFiles {
 }
 
 impl Vgpu {
+    /// Has a program wait for a snapshot to be restored. It is watched from now on: an earlier daemon may have been killed before
+    /// it put on disk that the program is there.
+    pub(crate) fn set_parked(&mut self, parked: Option<Parked>) {
+        self.parked = parked;
+        let Some(Parked { program, .. }) = parked else {
+            return;
+        };
+        let is_known = |known: &Watched| (known.pid, known.start) == program;
+        if !self.programs.iter().any(is_known) {
+            let process = Watched::open(program.0);
+            self.programs.extend(process.filter(is_known));
+        }
+    }
+
     /// The program that waits for a snapshot to be restored, if it lives.
     pub(crate) fn parked_program(&self) -> Option<Parked> {
         let parked = self.parked?;
@@ -225,6 +242,47 @@ impl Registry {
         Ok(parked)
     }
 
+    /// Whether a virtual GPU can go to another GPU; the number of the one it is on.
+    fn check_move(&self, name: &str, gpu: u32) -> Result<u32, ApiError> {
+        let vgpu = self.vgpu(name)?;
+        self.to_save(name)?;
+        let before = vgpu.gpu as u32;
+        let target = self.gpus.get(gpu as usize);
+        let target = target.ok_or_else(|| {
+            let text = format!("there is no gpu {gpu}");
+            error("not_found", text, Some("`mica gpus` lists all GPUs".into()))
+        })?;
+        if before == gpu {
+            let text = format!("{name} is on gpu {gpu} already");
+            return Err(error("invalid", text, None));
+        }
+        if target.facts.kind != GpuKind::Software {
+            return Err(refused(
+                format!("gpu {gpu} is an NVIDIA GPU, to which nothing can be moved yet"),
+                "software GPUs can be moved between",
+            ));
+        }
+        self.check_place(vgpu, gpu)?;
+        Ok(before)
+    }
+
+    /// Has a virtual GPU without a worker belong to another GPU.
+    fn move_to(&mut self, name: &str, gpu: u32) -> Result<(), ApiError> {
+        let number = gpu as usize;
+        let key = self.gpus.get(number).map(|gpu| gpu.facts.key());
+        let key = key.ok_or_else(|| error("not_found", format!("there is no gpu {gpu}"), None))?;
+        let vgpu = self.vgpu_mut(name)?;
+        let (before, id) = (std::mem::replace(&mut vgpu.gpu, number), vgpu.id);
+        vgpu.gpu_key = key;
+        vgpu.spec.gpu = vgpu.spec.gpu.map(|_| gpu);
+        if let Some(device) = self.gpus.get(before) {
+            device.thread.send(Change::TenantGone(id));
+        }
+        self.publish_entitlements(before);
+        self.publish_entitlements(number);
+        Ok(())
+    }
+
     fn is_there(&self, client: u64) -> bool {
         self.clients.contains_key(&client)
     }
@@ -265,7 +323,44 @@ impl Daemon {
     ) -> Result<(), ApiError> {
         let file = self.lent_files.file(lent, name)?;
         let busy = self.set_busy(name)?;
+        self.until_expected_are_back(name).await;
         self.unpark(&busy, &file).await
+    }
+
+    /// Waits for workers of an earlier daemon, which may have died before it could tell its worker to end: that goes on then.
+    async fn until_expected_are_back(&self, name: &str) {
+        let began = Instant::now();
+        let expects = || {
+            let registry = self.registry();
+            (registry.vgpu(name)).is_ok_and(|vgpu| vgpu.ledger.expects(None))
+        };
+        while expects() && began.elapsed() < RETURN_WITHIN {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Moves a virtual GPU to another GPU by way of a file that was lent. Its program waits meanwhile.
+    pub(crate) async fn migrate(
+        self: &Arc<Self>,
+        name: &str,
+        gpu: u32,
+        lent: &Name,
+    ) -> Result<(), ApiError> {
+        let file = self.lent_files.file(lent, name)?;
+        let busy = self.set_busy(name)?;
+        let before = self.registry().check_move(name, gpu)?;
+        self.park(&busy, &file, || true).await?;
+        self.registry().move_to(name, gpu)?;
+        let Err(why) = self.unpark(&busy, &file).await else {
+            let text = format!("{name} was moved from gpu {before} to gpu {gpu}");
+            self.events
+                .add(Severity::Info, "vgpu_migrated", Some(name), None, text);
+            return Ok(());
+        };
+        // Back to where it was, where it fitted.
+        self.registry().move_to(name, before)?;
+        self.unpark(&busy, &file).await?;
+        Err(why)
     }
 
     async fn park(
@@ -297,7 +392,8 @@ impl Daemon {
                 return Err(error("state", text, None));
             }
             let program = served.program;
-            registry.vgpu_mut(name)?.parked = Some(Parked { program, session });
+            let parked = Parked { program, session };
+            registry.vgpu_mut(name)?.set_parked(Some(parked));
         }
         // On disk before the worker ends: the next daemon knows that the program waits.
         self.keep().await;

@@ -106,6 +106,12 @@ pub(crate) enum Command {
     Snapshot(SnapshotArgs),
     /// Restore a virtual GPU from a file; its program goes on
     Restore(RestoreArgs),
+    /// Move a virtual GPU to another GPU; its program waits meanwhile
+    ///
+    /// As a snapshot that is restored on another GPU at once, by way of memory. Where the virtual
+    /// GPU does not fit there, it goes on where it was. Software GPUs so far
+    /// (software_gpu.count in the configuration).
+    Migrate(MigrateArgs),
     /// End queued and running kernels of a virtual GPU
     ///
     /// Programs are told as when a driver's watchdog ends a kernel: the context that it ran in is
@@ -575,6 +581,19 @@ pub(crate) struct SnapshotArgs {
     /// Show what is in a snapshot, and check all of it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "file"])]
     pub(crate) inspect: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica migrate`.
+#[derive(Debug, Args)]
+pub(crate) struct MigrateArgs {
+    /// The virtual GPU
+    pub(crate) name: String,
+    /// The GPU it is to be on
+    #[arg(long, value_name = "INDEX")]
+    pub(crate) gpu: u32,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

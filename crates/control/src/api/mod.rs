@@ -35,7 +35,7 @@ pub use report::{
     ConfinementInfo, GpuInfo, GpuKind, History, MissingLayer, ProcessInfo, ResidencyInfo,
     ResidencyState, Sample, VgpuInfo, VgpuState,
 };
-pub use snapshot::SnapshotFile;
+pub use snapshot::{Migration, SnapshotFile};
 pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Resize, VgpuSpec};
 pub use timeline::{AccountBy, Point, Subject, Timeline, Timelines, UsageAccount, UsageReport};
 

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::{
     AccountBy, ApiError, Cancelled, ContainerSocket, ContainerSocketSpec, Created, Dashboard,
-    Doctor, Done, Event, GpuInfo, History, LinkReport, MemoryMap, ProgramReport, Resize,
+    Doctor, Done, Event, GpuInfo, History, LinkReport, MemoryMap, Migration, ProgramReport, Resize,
     SetProfile, SnapshotFile, Stats, Timelines, Turns, UsageReport, VgpuInfo, VgpuProfile,
     VgpuSpec,
 };
@@ -183,6 +183,11 @@ impl ControlClient {
     /// Saves it to a file that was lent to the daemon under this name; its program waits from then on.
     pub fn snapshot(&self, name: &str, file: &SnapshotFile) -> Result<VgpuInfo, ControlError> {
         self.json("POST", &vgpu_path(name, "/snapshot"), Some(file))
+    }
+
+    /// Moves it to another GPU by way of a file that was lent to the daemon; its program waits meanwhile.
+    pub fn migrate(&self, name: &str, migration: &Migration) -> Result<VgpuInfo, ControlError> {
+        self.json("POST", &vgpu_path(name, "/migrate"), Some(migration))
     }
 
     /// Restores it from a file that was lent to the daemon under this name; its program goes on.

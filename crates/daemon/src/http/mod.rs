@@ -210,6 +210,7 @@ pub(crate) fn routes(daemon: &Arc<Daemon>) -> Router<Arc<Daemon>> {
         .route("/v1/vgpus/{name}/resume", post(vgpus::resume))
         .route("/v1/vgpus/{name}/snapshot", post(snapshots::save))
         .route("/v1/vgpus/{name}/restore", post(snapshots::restore))
+        .route("/v1/vgpus/{name}/migrate", post(snapshots::migrate))
         .route("/v1/vgpus/{name}/cancel", post(programs::cancel))
         .route("/v1/vgpus/{name}/programs", post(programs::report))
         .route("/v1/vgpus/{name}/link", post(programs::report_link))

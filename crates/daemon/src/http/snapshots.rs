@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use axum::Json;
-use mica_control::api::{ApiError, SnapshotFile, VgpuInfo};
+use mica_control::api::{ApiError, Migration, SnapshotFile, VgpuInfo};
 
 use super::{Answer, Body, Caller, Path};
 use crate::daemon::Daemon;
 use crate::placement::error;
 
 /// The name of a lent file as it travels.
-fn file_name(file: &SnapshotFile) -> Result<[u8; 16], ApiError> {
+fn file_name(text: &str) -> Result<[u8; 16], ApiError> {
     let wrong = || {
         error(
             "invalid",
@@ -18,7 +18,6 @@ fn file_name(file: &SnapshotFile) -> Result<[u8; 16], ApiError> {
             None,
         )
     };
-    let text = file.file.as_str();
     let number = u128::from_str_radix(text, 16).map_err(|_| wrong())?;
     match text.len() {
         32 => Ok(number.to_be_bytes()),
@@ -46,7 +45,7 @@ pub(crate) async fn save(
     Body(file): Body<SnapshotFile>,
 ) -> Answer<VgpuInfo> {
     let name = daemon.owned(&daemon.registry(), peer, &name)?;
-    let (lent, its_daemon, its_name) = (file_name(&file)?, daemon.clone(), name.clone());
+    let (lent, its_daemon, its_name) = (file_name(&file.file)?, daemon.clone(), name.clone());
     let work = async move { its_daemon.save_snapshot(&its_name, &lent).await };
     to_the_end(&daemon, &name, work).await
 }
@@ -61,7 +60,23 @@ pub(crate) async fn restore(
     Body(file): Body<SnapshotFile>,
 ) -> Answer<VgpuInfo> {
     let name = daemon.owned(&daemon.registry(), peer, &name)?;
-    let (lent, its_daemon, its_name) = (file_name(&file)?, daemon.clone(), name.clone());
+    let (lent, its_daemon, its_name) = (file_name(&file.file)?, daemon.clone(), name.clone());
     let work = async move { its_daemon.restore_snapshot(&its_name, &lent).await };
+    to_the_end(&daemon, &name, work).await
+}
+
+/// Moves a virtual GPU to another GPU, by way of a file that was lent on the host socket. Its program waits meanwhile.
+#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/migrate", params(("name" = String, Path)),
+    request_body = Migration,
+    responses((status = 200, body = VgpuInfo), (status = "4XX", body = ApiError)))]
+pub(crate) async fn migrate(
+    Caller { daemon, peer }: Caller,
+    Path(name): Path<String>,
+    Body(migration): Body<Migration>,
+) -> Answer<VgpuInfo> {
+    let name = daemon.owned(&daemon.registry(), peer, &name)?;
+    let (lent, gpu) = (file_name(&migration.file)?, migration.gpu);
+    let (its_daemon, its_name) = (daemon.clone(), name.clone());
+    let work = async move { its_daemon.migrate(&its_name, gpu, &lent).await };
     to_the_end(&daemon, &name, work).await
 }

@@ -140,9 +140,8 @@ impl Registry {
         };
         let (number, limit) = (gpu.unwrap_or(usize::MAX), stored.memory_limit_bytes);
         let alive = |(pid, start)| Watched::open(pid).filter(|process| process.start == start);
-        let vgpu = Vgpu {
+        let mut vgpu = Vgpu {
             suspended: stored.suspended,
-            parked: stored.parked,
             holder: stored.holder.and_then(alive),
             // Its processes may still be there and are about to return.
             ever_joined: true,
@@ -154,6 +153,7 @@ impl Registry {
             gpu_seconds: stored.gpu_seconds,
             ..self.new_vgpu(identity, stored.spec, number, limit)
         };
+        vgpu.set_parked(stored.parked);
         self.vgpus.insert(stored.name, vgpu);
         if let Some(gpu) = gpu {
             self.publish_entitlements(gpu);

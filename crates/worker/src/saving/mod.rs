@@ -86,11 +86,23 @@ impl Saving {
         }
     }
 
-    /// Takes the daemon's word after a session was saved: whether it is parked.
+    /// Takes the daemon's word after a session was saved: whether it is parked. Then this process ends, and the calling thread,
+    /// which would greet the next daemon as if it went on, does nothing more.
     pub(crate) fn end_save(&self, park: bool) {
-        if let Some(ending) = lock(&self.ending).take() {
-            let _ = ending.send(park);
+        let Some(ending) = lock(&self.ending).take() else {
+            return;
+        };
+        let is_heard = ending.send(park).is_ok();
+        if park && is_heard {
+            loop {
+                std::thread::park();
+            }
         }
+    }
+
+    /// Expects no word any more; false if it has come.
+    fn give_up_ending(&self) -> bool {
+        lock(&self.ending).take().is_some()
     }
 
     fn expect_end(&self) -> Receiver<bool> {

@@ -85,7 +85,8 @@ fn is_parked(task: &Task, daemon: u32, ending: &Receiver<bool>) -> bool {
             Err(RecvTimeoutError::Disconnected) => return false,
         }
     }
-    false
+    // A word that came at the last moment counts: who passed it on relies on that.
+    !task.worker.saving.give_up_ending() && ending.recv().unwrap_or(false)
 }
 
 /// Writes all of a session that holds still; the number by which its program and the file know each other.
