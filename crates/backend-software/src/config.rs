@@ -46,6 +46,10 @@ pub struct Config {
     pub memory_bytes: Option<u64>,
     /// Address space to reserve. Default: 1 TiB, or as much as the process may have.
     pub arena_bytes: Option<u64>,
+    /// First address and length of the address space of an earlier device, which this one continues: it gets exactly that.
+    pub address_space: Option<(u64, u64)>,
+    /// Another device may continue this one: its addresses are chosen so that another process will have them free.
+    pub continuable: bool,
     /// Worker threads, each a multiprocessor. Default: the cores this process may use.
     pub workers: Option<usize>,
     /// What runs kernels.

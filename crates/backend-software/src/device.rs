@@ -55,9 +55,11 @@ impl SoftwareGpu {
     /// When the process may not have the address space for its memory.
     pub fn new(config: Config) -> Result<Self> {
         let (total, arena) = (config.memory(), config.arena_bytes.unwrap_or(ARENA_BYTES));
-        let memory = match config.windows {
-            true => DeviceMemory::with_windows(total, arena)?,
-            false => DeviceMemory::new(total, arena)?,
+        let memory = match (config.address_space, config.windows) {
+            (Some(place), _) => DeviceMemory::continued(total, place)?,
+            (None, _) if config.continuable => DeviceMemory::continuable(total, arena)?,
+            (None, true) => DeviceMemory::with_windows(total, arena)?,
+            (None, false) => DeviceMemory::new(total, arena)?,
         };
         let mut memory = memory;
         if let Some(settings) = &config.check {

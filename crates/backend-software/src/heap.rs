@@ -42,6 +42,11 @@ impl DeviceHeap {
         self.limit
     }
 
+    /// Whether it has taken its memory.
+    pub(crate) fn is_open(&self) -> bool {
+        self.base != 0
+    }
+
     /// Changes the size, possible until a kernel used the heap.
     pub(crate) fn set_limit(&mut self, bytes: u64) -> Result<()> {
         if self.base != 0 {

@@ -44,8 +44,13 @@ pub(crate) struct CompileCharges {
 }
 
 impl Module {
-    /// Places and fills the variables.
-    pub(crate) fn new(memory: Arc<DeviceMemory>, context: u64, charged: &Charged) -> Result<Self> {
+    /// Places and fills the variables; where `places` has their addresses, there.
+    pub(crate) fn new(
+        memory: Arc<DeviceMemory>,
+        context: u64,
+        charged: &Charged,
+        places: Option<&[DevicePtr]>,
+    ) -> Result<Self> {
         let compiled = &charged.compiled;
         let executable = Arc::clone(&compiled.executable);
         let infos = executable.globals();
@@ -65,8 +70,13 @@ impl Module {
             coverage: compiled.coverage.clone(),
             _share: Arc::clone(&charged.share),
         };
-        for global in infos {
-            let address = module.place(global)?;
+        if places.is_some_and(|places| places.len() != infos.len()) {
+            let what = format!("the module has {} variables", infos.len());
+            return Err(invalid_value(what));
+        }
+        for (index, global) in infos.iter().enumerate() {
+            let wanted = places.and_then(|places| places.get(index));
+            let address = module.place(global, wanted.map(|at| at.0))?;
             module.globals.push(AtomicU64::new(address));
             module.owned.push(address);
         }
@@ -134,10 +144,13 @@ impl Module {
             .fold(0, u64::saturating_add)
     }
 
-    fn place(&self, global: &GlobalInfo) -> Result<u64> {
+    fn place(&self, global: &GlobalInfo, wanted: Option<u64>) -> Result<u64> {
         let align = u64::from(global.align).max(1);
         let bytes = placed_bytes(global);
-        let base = (self.memory).alloc(self.context, bytes, Purpose::Internal)?;
+        let base = match wanted {
+            None => (self.memory).alloc(self.context, bytes, Purpose::Internal)?,
+            Some(at) => (self.memory).alloc_internal_at(self.context, bytes, at)?,
+        };
         if !base.is_multiple_of(align) {
             self.memory.free_internal(self.context, base);
             return Err(GpuError::new(

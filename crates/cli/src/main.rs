@@ -26,6 +26,7 @@ mod ptx;
 mod region;
 mod remote;
 mod signals;
+mod snapshot;
 mod spec;
 mod usage;
 mod vm;
@@ -93,6 +94,9 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Rm(args) => done(manage::remove(args)),
         Command::Suspend(args) => done(manage::suspend(args)),
         Command::Resume(args) => done(manage::resume(args)),
+        Command::Snapshot(args) => done(snapshot::snapshot(args)),
+        Command::Restore(args) => done(snapshot::restore(args)),
+        Command::Migrate(args) => done(snapshot::migrate(args)),
         Command::Cancel(args) => done(manage::cancel(args)),
         Command::Memory(args) => done(listing::memory(args)),
         Command::Region(command) => done(region::run(command)),

@@ -21,6 +21,7 @@ use crate::history::History;
 use crate::host::HostThread;
 use crate::maps::Maps;
 use crate::registry::Registry;
+use crate::snapshots::{LentFiles, SnapshotAnswers};
 use crate::store::{self, Outlives, StoreError, Stored};
 use crate::web::Web;
 
@@ -98,6 +99,9 @@ pub(crate) struct Daemon {
     pub(crate) host: HostThread,
     pub(crate) cancels: Cancels,
     pub(crate) maps: Maps,
+    /// Workers' answers about snapshots.
+    pub(crate) snapshots: SnapshotAnswers,
+    pub(crate) lent_files: LentFiles,
     /// Workers that were killed and have not ended yet.
     pub(crate) endings: Endings,
     pub(crate) cgroups: Cgroups,
@@ -131,6 +135,8 @@ impl Daemon {
             host: HostThread::new()?,
             cancels: Cancels::default(),
             maps: Maps::default(),
+            snapshots: SnapshotAnswers::default(),
+            lent_files: LentFiles::default(),
             endings: Endings::default(),
             cgroups: Cgroups::find(&registry.config.workers),
             history,

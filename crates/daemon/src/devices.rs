@@ -16,6 +16,8 @@ pub struct DeviceFacts {
     pub name: String,
     /// Unique id; empty for the software GPU.
     pub uuid: String,
+    /// Number among the software GPUs; 0 for others.
+    pub software_number: u32,
     /// Memory.
     pub memory_total_bytes: u64,
     /// Driver version where known.
@@ -27,9 +29,22 @@ impl DeviceFacts {
     pub fn key(&self) -> String {
         match self.kind {
             GpuKind::Nvidia => self.uuid.clone(),
-            GpuKind::Software => "software".into(),
+            GpuKind::Software => software_key(self.software_number),
         }
     }
+}
+
+/// What names a software GPU across restarts.
+fn software_key(number: u32) -> String {
+    match number {
+        0 => "software".into(),
+        number => format!("software-{number}"),
+    }
+}
+
+/// Whether a name is a software GPU's.
+pub(crate) fn is_software_key(key: &str) -> bool {
+    key.starts_with("software")
 }
 
 /// What the driver says about a GPU now.
@@ -113,23 +128,29 @@ impl Devices for NoDevices {
     }
 }
 
-/// The software GPU, if it is offered beside this number of other GPUs.
-pub(crate) fn software(section: &SoftwareSection, others: usize) -> Option<DeviceFacts> {
-    let offered = match section.offer {
-        Offer::Auto => others == 0,
-        Offer::Always => true,
-        Offer::Never => false,
+/// The software GPUs, if they are offered beside this number of other GPUs.
+pub(crate) fn software(section: &SoftwareSection, others: usize) -> Vec<DeviceFacts> {
+    let count = match section.offer {
+        Offer::Auto if others > 0 => 0,
+        Offer::Auto | Offer::Always => section.count,
+        Offer::Never => 0,
     };
-    offered.then(|| DeviceFacts {
+    let memory_total_bytes = match section.memory_bytes {
+        0 => host_memory_bytes() / 2 / u64::from(count.max(1)),
+        bytes => bytes,
+    };
+    let each = |software_number| DeviceFacts {
         kind: GpuKind::Software,
-        name: "Mica software GPU".into(),
-        uuid: String::new(),
-        memory_total_bytes: match section.memory_bytes {
-            0 => host_memory_bytes() / 2,
-            bytes => bytes,
+        name: match software_number {
+            0 => "Mica software GPU".into(),
+            number => format!("Mica software GPU {number}"),
         },
+        uuid: String::new(),
+        software_number,
+        memory_total_bytes,
         driver: None,
-    })
+    };
+    (0..count).map(each).collect()
 }
 
 /// Memory of this host.

@@ -16,6 +16,8 @@ impl Daemon {
         let Some(mut client) = client else { return };
         self.cancels.client_gone(id);
         self.maps.client_gone(id);
+        self.snapshots.client_gone(id);
+        self.lent_files.client_gone(id);
         match client.role {
             Role::Worker => self.worker_gone(id, &mut client),
             Role::Direct | Role::Program if !client.is_probe => self.process_gone(&client),
@@ -48,6 +50,10 @@ impl Daemon {
             vgpu.workers.retain(|_, slot| slot.client != Some(id));
             let served = |p: &&Watched| Some((p.pid, p.start)) == client.serves;
             let program = vgpu.programs.iter().find(served);
+            // One that was parked waits for another worker, and has lost nothing.
+            if vgpu.parked.is_some() {
+                return;
+            }
             program.is_some_and(Watched::alive)
         };
         // A worker of the doctor's process is not the tenant's.

@@ -52,6 +52,7 @@ impl Devices for Card {
             kind: GpuKind::Nvidia,
             name: "card".into(),
             uuid: "GPU-1".into(),
+            software_number: 0,
             memory_total_bytes: 64 << 30,
             driver: None,
         }]

@@ -54,6 +54,7 @@ mod recorder;
 mod registry;
 mod running;
 mod share_check;
+mod snapshots;
 mod store;
 mod swap;
 mod tenant;

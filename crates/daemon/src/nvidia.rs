@@ -59,6 +59,7 @@ impl Devices for Nvidia {
                 kind: GpuKind::Nvidia,
                 name: device.name.clone(),
                 uuid: device.uuid.clone(),
+                software_number: 0,
                 memory_total_bytes: device.memory_total_bytes,
                 driver: driver.clone(),
             })

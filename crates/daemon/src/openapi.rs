@@ -30,6 +30,9 @@ use crate::http;
         http::vgpus::remove,
         http::vgpus::suspend,
         http::vgpus::resume,
+        http::snapshots::save,
+        http::snapshots::restore,
+        http::snapshots::migrate,
         http::programs::cancel,
         http::programs::report,
         http::programs::report_link,
@@ -54,6 +57,8 @@ use crate::http;
     ),
     components(schemas(
         api::VgpuSpec,
+        api::SnapshotFile,
+        api::Migration,
         api::Resize,
         api::VgpuInfo,
         api::ConfinementInfo,

@@ -232,7 +232,7 @@ pub(crate) fn start_gpus(
     let driver = devices.list();
     let software = software(&config.software_gpu, driver.len());
     let with_index = driver.into_iter().enumerate().map(|(i, f)| (Some(i), f));
-    let all = with_index.chain(software.map(|facts| (None, facts)));
+    let all = with_index.chain(software.into_iter().map(|facts| (None, facts)));
     all.enumerate()
         .map(|(index, (driver_index, facts))| {
             let thread = GpuThread::start(

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::containers::StoredSocket;
 use crate::registry::{MadeFor, StoredRegion};
+use crate::snapshots::Parked;
 
 /// Layout of the file.
 const VERSION: u32 = 1;
@@ -48,6 +49,9 @@ pub(crate) struct StoredVgpu {
     pub(crate) owner_uid: u32,
     pub(crate) created_at_seconds: u64,
     pub(crate) suspended: bool,
+    /// The program that waits for a snapshot to be restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parked: Option<Parked>,
     /// Creator of an ephemeral one: process number and start time.
     #[serde(default)]
     pub(crate) holder: Option<(u32, u64)>,
@@ -176,6 +180,10 @@ mod tests {
             owner_uid: 3,
             created_at_seconds: 4,
             suspended: false,
+            parked: Some(Parked {
+                program: (7, 8),
+                session: 9,
+            }),
             holder: Some((1, 2)),
             gpu_seconds: 0.5,
             programs: vec![(7, 8)],

@@ -7,6 +7,7 @@ use mica_control::api::{Created, GpuInfo, GpuKind, ProcessInfo, VgpuInfo};
 use mica_wire::host::message::Role;
 use mica_wire::host::printable::printable;
 
+use crate::devices::is_software_key;
 use crate::registry::{Client, Confinement, Registry, Traffic, Vgpu};
 use crate::tenant::Mechanism;
 
@@ -130,7 +131,7 @@ impl Registry {
     pub(crate) fn kind(&self, vgpu: &Vgpu) -> GpuKind {
         match self.gpus.get(vgpu.gpu) {
             Some(gpu) => gpu.facts.kind,
-            None if vgpu.gpu_key == "software" => GpuKind::Software,
+            None if is_software_key(&vgpu.gpu_key) => GpuKind::Software,
             None => GpuKind::Nvidia,
         }
     }

@@ -89,6 +89,10 @@ impl Daemon {
         }
         let fresh = registry.fresh_id();
         let vgpu = registry.vgpus.get_mut(name).ok_or_else(gone)?;
+        if vgpu.is_moving || vgpu.parked_program().is_some() {
+            let text = format!("{name} is in a snapshot, and goes on once that is restored");
+            return Err((Refusal::Parked, text));
+        }
         let program = Watched::open(pid);
         let known = program.as_ref().map(|p| (p.pid, p.start));
         let slot = slot_of_program(vgpu, known, fresh)?;
@@ -148,7 +152,7 @@ impl Daemon {
     }
 
     /// Sees to it that the sessions that wait in a slot are served: by its worker, or by a new one.
-    fn serve_pending(self: &Arc<Self>, name: &str, slot: u64) -> Result<(), Rejection> {
+    pub(crate) fn serve_pending(self: &Arc<Self>, name: &str, slot: u64) -> Result<(), Rejection> {
         let mut registry = self.registry();
         let config = registry.config.clone();
         let nvidia = registry.vgpus.get(name).and_then(|vgpu| {

@@ -26,6 +26,7 @@ impl Devices for Card {
             kind: GpuKind::Nvidia,
             name: "test card".into(),
             uuid: "GPU-1".into(),
+            software_number: 0,
             memory_total_bytes: 8 << 30,
             driver: Some("580.1".into()),
         }]
@@ -127,6 +128,7 @@ impl Devices for Pair {
         let first = self.0.list().remove(0);
         let second = DeviceFacts {
             uuid: "GPU-2".into(),
+            software_number: 0,
             ..first.clone()
         };
         vec![first, second]

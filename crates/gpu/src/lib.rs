@@ -199,6 +199,32 @@ pub trait Gpu: Send + Sync {
     /// Milliseconds between two reached events with timing.
     fn event_elapsed_ms(&self, start: EventId, end: EventId) -> Result<f32>;
 
+    /// How long ago the last record of an event was reached; `None` if it was never recorded.
+    fn event_age_ns(&self, _event: EventId) -> Result<Option<u64>> {
+        Err(absent("the age of events"))
+    }
+    /// Makes a new event one that was reached so long ago.
+    fn event_set_age(&self, _event: EventId, _age_ns: u64) -> Result<()> {
+        Err(absent("events from before"))
+    }
+
+    /// First address and length of the space that all addresses of the device lie in, where another device can be made with the
+    /// same one and continue this one.
+    fn address_space(&self) -> Option<(u64, u64)> {
+        None
+    }
+    /// Why a context cannot be made again on another device by the calls of this interface; `None` if it can.
+    fn obstacle_to_saving(&self, _context: ContextId) -> Option<String> {
+        Some("what it holds on this device cannot be made again".into())
+    }
+    /// As [`Gpu::memory_alloc`], at the address that the allocation had on the device which this one continues.
+    ///
+    /// # Errors
+    /// Also if the address is taken.
+    fn memory_alloc_at(&self, _context: ContextId, _address: DevicePtr, _bytes: u64) -> Result<()> {
+        Err(absent("allocations at wanted addresses"))
+    }
+
     /// Loads PTX, a fatbin or a cubin. The image is untrusted.
     fn module_load(
         &self,
@@ -206,6 +232,20 @@ pub trait Gpu: Send + Sync {
         image: &[u8],
         options: &ModuleOptions,
     ) -> Result<ModuleId>;
+    /// As [`Gpu::module_load`], with the variables at the addresses that they had on the device which this one continues, in
+    /// the order of [`ModuleInfo::globals`].
+    ///
+    /// # Errors
+    /// Also if an address is taken.
+    fn module_load_at(
+        &self,
+        _context: ContextId,
+        _image: &[u8],
+        _options: &ModuleOptions,
+        _variables: &[DevicePtr],
+    ) -> Result<ModuleId> {
+        Err(absent("variables of modules at wanted addresses"))
+    }
     /// Unloads a module.
     fn module_unload(&self, module: ModuleId) -> Result<()>;
     /// Kernels, parameter layouts and variables of a module.
@@ -441,6 +481,23 @@ pub trait Gpu: Send + Sync {
         fd: Option<BorrowedFd<'_>>,
         fd_offset: u64,
     ) -> Result<DevicePtr>;
+    /// As [`Gpu::host_register`], at the address that the memory had on the device which this one continues.
+    ///
+    /// # Safety
+    /// As [`Gpu::host_register`].
+    ///
+    /// # Errors
+    /// Also if the address is taken.
+    unsafe fn host_register_at(
+        &self,
+        _context: ContextId,
+        _span: HostSpan,
+        _fd: BorrowedFd<'_>,
+        _fd_offset: u64,
+        _address: DevicePtr,
+    ) -> Result<()> {
+        Err(absent("host memory at wanted addresses"))
+    }
     /// Ends [`Gpu::host_register`].
     fn host_unregister(&self, context: ContextId, address: DevicePtr) -> Result<()>;
 

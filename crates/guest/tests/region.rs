@@ -325,6 +325,7 @@ fn host_memory_that_is_not_in_the_heap_is_refused() {
             offset,
             charge: false,
             wanted: 0,
+            offered: false,
         };
         let answer = client.call(&request);
         assert!(answer.is_err(), "{offset:#x}+{bytes:#x}");

@@ -39,5 +39,5 @@ pub use quota::{
     Denied, LocalQuota, MemoryView, PageQuota, Quota, session_host_bytes, vgpu_host_bytes,
 };
 pub use session::connect_session;
-pub use shared_files::{OpenedFile, SharedFile};
+pub use shared_files::{LentFile, OpenedFile, SharedFile, lend_file};
 pub use shared_page::SharedPage;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mica_wire::session::SessionError;
-use mica_wire::session::client::SessionClient;
+use mica_wire::session::client::{SessionClient, WayBack};
 
 use crate::{Environment, LinkError, open_session};
 
@@ -31,7 +31,10 @@ pub fn connect_session(
     loop {
         let (_, socket) = open_session(environment)?;
         match SessionClient::connect(socket, program) {
-            Ok(client) => return Ok(client),
+            Ok(client) => {
+                client.transport().attach_way_back(way_back(environment));
+                return Ok(client);
+            }
             Err(SessionError::Unanswered(_) | SessionError::Ended(_))
                 if attempt < MOST_TRIES && began.elapsed() < PATIENCE => {}
             Err(error) => return Err(LinkError::Session(error)),
@@ -40,4 +43,15 @@ pub fn connect_session(
         pause = (pause * 2).min(LONGEST_PAUSE);
         attempt += 1;
     }
+}
+
+/// How a program finds the worker that goes on with its session after a snapshot: the daemon that made the snapshot may be
+/// gone too, and is waited for.
+fn way_back(environment: &Environment) -> WayBack {
+    let environment = environment.clone();
+    Box::new(move || match open_session(&environment) {
+        Ok((_, socket)) => Ok(Some(socket)),
+        Err(LinkError::Parked(_) | LinkError::Connect { .. }) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    })
 }

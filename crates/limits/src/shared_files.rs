@@ -2,9 +2,46 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use mica_wire::host::message::{ClientMessage, DaemonMessage, file_kinds};
+use mica_wire::host::message::{ClientMessage, DaemonMessage, Role, file_kinds};
+use mica_wire::host::socket::HostSocket;
 
-use crate::{HostLink, Push};
+use crate::link::hello_as;
+use crate::{Environment, HostLink, LinkError, Push};
+
+/// A file that the daemon keeps for a request to the control API, as long as this lives.
+#[derive(Debug)]
+pub struct LentFile(#[expect(dead_code, reason = "held open")] HostSocket);
+
+/// Lends the daemon a file under a name that nobody can guess.
+///
+/// # Errors
+/// The daemon is not there or does not take it.
+pub fn lend_file(
+    environment: &Environment,
+    name: [u8; 16],
+    file: BorrowedFd<'_>,
+) -> Result<LentFile, LinkError> {
+    let socket = hello_as(environment, Role::Monitor)?;
+    let failed = |source| LinkError::Connect {
+        path: environment.socket.clone(),
+        source,
+    };
+    let lend = ClientMessage::LendFile { name };
+    socket.send(&lend, &[file]).map_err(failed)?;
+    loop {
+        let (answer, _) = match socket.receive() {
+            Err(error) if error.would_block() => continue,
+            received => received.map_err(failed)?,
+        };
+        match answer.read() {
+            Ok(DaemonMessage::FileShared {}) => return Ok(LentFile(socket)),
+            Ok(DaemonMessage::NoFile { why }) => return Err(LinkError::Refused(why.into())),
+            // What the daemon tells every process of a virtual GPU.
+            Ok(_) => {}
+            Err(_) => return Err(LinkError::Unexpected(answer.kind())),
+        }
+    }
+}
 
 /// A file of another worker.
 #[derive(Debug)]

@@ -33,30 +33,82 @@ impl Maker<'_> {
         }
         match Pool::serves(bytes) && !self.guarded {
             true => self.alloc_small(books, context, bytes),
-            false => self.alloc_large(books, context, bytes),
+            false => self.alloc_large(books, context, bytes, None),
         }
+    }
+
+    /// As [`Maker::alloc`], at one address.
+    pub(crate) fn alloc_at(
+        &self,
+        books: &mut Books,
+        context: u64,
+        address: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        if bytes == 0 || self.guarded {
+            return Err(invalid(
+                "an allocation of 0 bytes, or a guarded one, at an address",
+            ));
+        }
+        if !Pool::serves(bytes) {
+            return self
+                .alloc_large(books, context, bytes, Some(address))
+                .map(drop);
+        }
+        let base = address - address % FRAME_BYTES;
+        let is_new = !books.pool.has_chunk(address);
+        if is_new {
+            self.add_chunk(books, context, bytes, Some(base))?;
+        }
+        if books.pool.place_at(context, bytes, address) {
+            return Ok(());
+        }
+        if is_new {
+            self.trim_chunk(books, context, base)?;
+        }
+        Err(invalid(format!(
+            "{bytes} bytes at {address:#x} are not free"
+        )))
     }
 
     fn alloc_small(&self, books: &mut Books, context: u64, bytes: u64) -> Result<u64> {
         if let Some(at) = books.pool.place(context, bytes) {
             return Ok(at);
         }
+        self.add_chunk(books, context, bytes, None)?;
+        let placed = books.pool.place(context, bytes);
+        placed.ok_or_else(|| invalid(format!("{bytes} bytes do not fit an empty chunk")))
+    }
+
+    /// Adds a chunk for requests of this size to the pool, at an address if one is wanted.
+    fn add_chunk(
+        &self,
+        books: &mut Books,
+        context: u64,
+        bytes: u64,
+        wanted: Option<u64>,
+    ) -> Result<()> {
         let share = self
             .budget
             .map(|budget| budget.take_device(FRAME_BYTES))
             .transpose()?;
-        let (base, frames) = self.map_new(books, FRAME_BYTES, FRAME_BYTES)?;
+        let (base, frames) = self.map_new(books, FRAME_BYTES, FRAME_BYTES, wanted)?;
         let chunk = Chunk {
             frame: frames[0],
             _share: share,
         };
         books.chunks.insert(base, chunk);
         books.pool.add_chunk(context, bytes, base);
-        let placed = books.pool.place(context, bytes);
-        placed.ok_or_else(|| invalid(format!("{bytes} bytes do not fit an empty chunk")))
+        Ok(())
     }
 
-    fn alloc_large(&self, books: &mut Books, context: u64, bytes: u64) -> Result<u64> {
+    fn alloc_large(
+        &self,
+        books: &mut Books,
+        context: u64,
+        bytes: u64,
+        wanted: Option<u64>,
+    ) -> Result<u64> {
         let total = self.gpu.properties().total_memory;
         let framed =
             framed_bytes(bytes).filter(|framed| *framed <= total.next_multiple_of(FRAME_BYTES));
@@ -68,7 +120,7 @@ impl Maker<'_> {
             ));
         };
         let reserved = framed + FRAME_BYTES;
-        let (at, frames) = self.map_new(books, framed, reserved)?;
+        let (at, frames) = self.map_new(books, framed, reserved, wanted)?;
         let lead = match self.guarded {
             true => framed - bytes.next_multiple_of(ALIGN_BYTES),
             false => 0,
@@ -84,9 +136,21 @@ impl Maker<'_> {
         Ok(at + lead)
     }
 
-    /// Maps `bytes` of new frames at new addresses; all of it or nothing.
-    fn map_new(&self, books: &mut Books, bytes: u64, reserved: u64) -> Result<(u64, Vec<u64>)> {
-        let at = self.gpu.address_reserve(reserved, FRAME_BYTES)?;
+    /// Maps `bytes` of new frames at new addresses, or at those that are wanted; all of it or nothing.
+    fn map_new(
+        &self,
+        books: &mut Books,
+        bytes: u64,
+        reserved: u64,
+        wanted: Option<u64>,
+    ) -> Result<(u64, Vec<u64>)> {
+        let at = match wanted.map(DevicePtr) {
+            None => self.gpu.address_reserve(reserved, FRAME_BYTES)?,
+            Some(at) => {
+                self.gpu.address_reserve_at(at, reserved)?;
+                at
+            }
+        };
         let mut frames = Vec::new();
         let made = self.fill(books, at, bytes, &mut frames);
         if let Err(error) = made {
@@ -162,6 +226,12 @@ impl Maker<'_> {
             Some(old) => self.gpu.address_free(DevicePtr(old.base), old.reserved),
             None => Ok(()),
         }
+    }
+
+    /// Drops a chunk that has just been added and has no piece.
+    fn trim_chunk(&self, books: &mut Books, context: u64, base: u64) -> Result<()> {
+        books.pool.drop_new_chunk(context, base);
+        self.drop_chunk(books, base)
     }
 
     fn drop_chunk(&self, books: &mut Books, base: u64) -> Result<()> {

@@ -52,7 +52,11 @@ impl Gpu for SwapGpu {
         fn event_query(event: EventId) -> Result<bool>;
         wait fn event_synchronize(event: EventId) -> Result<()>;
         fn event_elapsed_ms(start: EventId, end: EventId) -> Result<f32>;
+        fn event_age_ns(event: EventId) -> Result<Option<u64>>;
+        fn event_set_age(event: EventId, age_ns: u64) -> Result<()>;
+        fn address_space() -> Option<(u64, u64)>;
         fn module_load(context: ContextId, image: &[u8], options: &ModuleOptions) -> Result<ModuleId>;
+        fn module_load_at(context: ContextId, image: &[u8], options: &ModuleOptions, variables: &[DevicePtr]) -> Result<ModuleId>;
         fn module_unload(module: ModuleId) -> Result<()>;
         fn module_info(module: ModuleId) -> Result<ModuleInfo>;
         fn module_bind(module: ModuleId, global: u32, address: DevicePtr) -> Result<()>;
@@ -190,6 +194,20 @@ impl Gpu for SwapGpu {
         Ok(DevicePtr(made))
     }
 
+    fn obstacle_to_saving(&self, context: ContextId) -> Option<String> {
+        let guarded = (self.guard.is_some()).then(|| "its allocations are guarded".to_owned());
+        guarded.or_else(|| self.inner.obstacle_to_saving(context))
+    }
+
+    fn memory_alloc_at(&self, context: ContextId, address: DevicePtr, bytes: u64) -> Result<()> {
+        let _here = self.door.pass(&self.over)?;
+        self.inner.context_usable(context)?;
+        self.maker()
+            .alloc_at(&mut self.books(), context.0, address.0, bytes)?;
+        self.note_allocation();
+        Ok(())
+    }
+
     fn memory_free(&self, context: ContextId, address: DevicePtr) -> Result<()> {
         let _here = self.door.pass(&self.over)?;
         self.maker().free(&mut self.books(), context.0, address.0)
@@ -245,6 +263,18 @@ impl Gpu for SwapGpu {
     ) -> Result<DevicePtr> {
         // SAFETY: our contract is the callee's.
         unsafe { self.inner.host_register(context, span, fd, fd_offset) }
+    }
+
+    unsafe fn host_register_at(
+        &self,
+        context: ContextId,
+        span: HostSpan,
+        fd: BorrowedFd<'_>,
+        fd_offset: u64,
+        address: DevicePtr,
+    ) -> Result<()> {
+        // SAFETY: our contract is the callee's.
+        unsafe { (self.inner).host_register_at(context, span, fd, fd_offset, address) }
     }
 
     fn frame_create(&self, bytes: u64) -> Result<FrameId> {

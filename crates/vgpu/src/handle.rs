@@ -6,6 +6,8 @@
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+use mica_snapshot::SavedTable;
+
 use crate::VgpuError;
 
 const INDEX_BITS: u32 = 20;
@@ -91,6 +93,82 @@ impl<T> HandleTable<T> {
             slots: Vec::new(),
             free: Vec::new(),
         }
+    }
+
+    /// What is needed to give out the same handles, and no dead one, in another process.
+    pub fn saved(&self) -> SavedTable {
+        SavedTable {
+            salt: self.salt,
+            generations: self.slots.iter().map(|slot| slot.generation).collect(),
+            free: self.free.clone(),
+        }
+    }
+
+    /// A table that goes on where another one was saved. The objects that have handles are still to come
+    /// ([`HandleTable::insert_at`]), then its free slots ([`HandleTable::end_continuing`]).
+    ///
+    /// # Errors
+    /// No table was ever so.
+    pub fn continued(kind: ObjectKind, saved: &SavedTable) -> Result<Self, VgpuError> {
+        let slots = saved.generations.len();
+        let mut is_free = vec![false; slots];
+        let all_once = saved.free.iter().all(|index| {
+            let slot = is_free.get_mut(*index as usize);
+            slot.is_some_and(|is_free| !std::mem::replace(is_free, true))
+        });
+        let known = |generation: &u32| *generation < 1 << GENERATION_BITS;
+        if slots > kind.most()
+            || !all_once
+            || !saved.generations.iter().all(known)
+            || saved.salt & 1 == 0
+            || saved.salt >> (64 - INDEX_BITS - GENERATION_BITS) != 0
+        {
+            let what = format!("the saved handles of the kind {kind} make no sense");
+            return Err(VgpuError::Argument(what));
+        }
+        let empty = |generation: &u32| Slot {
+            generation: *generation,
+            value: None,
+        };
+        Ok(Self {
+            kind,
+            salt: saved.salt,
+            slots: saved.generations.iter().map(empty).collect(),
+            free: Vec::new(),
+        })
+    }
+
+    /// Puts an object back where it was when the table was saved.
+    ///
+    /// # Errors
+    /// The handle is another table's, is dead, or has its object.
+    pub fn insert_at(&mut self, handle: u64, value: T) -> Result<(), VgpuError> {
+        let kind = self.kind;
+        let index = (handle & ((1 << INDEX_BITS) - 1)) as u32;
+        let is_its = (index as usize) < self.slots.len() && self.handle(index) == handle;
+        match self.slots.get_mut(index as usize) {
+            Some(slot) if is_its && slot.value.is_none() => {
+                slot.value = Some(value);
+                Ok(())
+            }
+            _ => Err(VgpuError::Handle { kind, handle }),
+        }
+    }
+
+    /// Lets new objects have the free slots of the saved table.
+    ///
+    /// # Errors
+    /// One of them has an object.
+    pub fn end_continuing(&mut self, saved: &SavedTable) -> Result<(), VgpuError> {
+        for index in &saved.free {
+            let slot = self.slots.get(*index as usize);
+            if slot.is_none_or(|slot| slot.value.is_some()) {
+                let what = format!("a free handle of the kind {} is used", self.kind);
+                return Err(VgpuError::Argument(what));
+            }
+        }
+        self.free.clone_from(&saved.free);
+        Ok(())
     }
 
     fn handle(&self, index: u32) -> u64 {
@@ -234,6 +312,54 @@ mod tests {
         assert!(theirs.get(handle).is_err());
         for forged in [0, 1, handle + 1, handle ^ (1 << 20), u64::MAX] {
             assert!(mine.get(forged).is_err(), "{forged:#x}");
+        }
+    }
+
+    #[test]
+    fn a_continued_table_has_the_same_handles_and_dead_ones_stay_dead() {
+        let mut table = HandleTable::new(ObjectKind::Event);
+        let handles = [1, 2, 3].map(|value| table.insert(value).unwrap());
+        table.remove(handles[1]).unwrap();
+        let saved = table.saved();
+        let mut other = HandleTable::continued(ObjectKind::Event, &saved).unwrap();
+        for (handle, value) in [(handles[0], 1), (handles[2], 3)] {
+            assert!(other.get(handle).is_err(), "not there yet");
+            other.insert_at(handle, value).unwrap();
+            assert!(other.insert_at(handle, value).is_err(), "twice");
+            assert_eq!(other.get(handle), Ok(&value));
+        }
+        for wrong in [handles[1], handles[0] ^ (1 << 60), handles[2] + 1, u64::MAX] {
+            assert!(other.insert_at(wrong, 9).is_err(), "{wrong:#x}");
+        }
+        other.end_continuing(&saved).unwrap();
+        let next = other.insert(4).unwrap();
+        assert_eq!(Ok(next), table.insert(4));
+        let mut wrong = HandleTable::continued(ObjectKind::Event, &saved).unwrap();
+        wrong.insert_at(next, 9).unwrap();
+        assert!(wrong.end_continuing(&saved).is_err(), "its slot is free");
+        for wrong in [
+            SavedTable {
+                salt: 2,
+                ..saved.clone()
+            },
+            SavedTable {
+                salt: saved.salt | 1 << 40,
+                ..saved.clone()
+            },
+            SavedTable {
+                free: vec![1, 1],
+                ..saved.clone()
+            },
+            SavedTable {
+                free: vec![3],
+                ..saved.clone()
+            },
+            SavedTable {
+                generations: vec![1 << 20],
+                ..saved
+            },
+        ] {
+            assert!(HandleTable::<i32>::continued(ObjectKind::Event, &wrong).is_err());
         }
     }
 

@@ -22,9 +22,12 @@ pub(crate) enum Owner {
     Global(u64),
     /// Host memory; the keeper holds its mapping.
     Host {
+        /// Where it begins in its file.
+        offset: u64,
+        /// Its program can bring the file again.
+        is_offered: bool,
         #[expect(dead_code, reason = "held until the memory is unregistered")]
         keeper: Box<dyn Any + Send + Sync>,
-        #[expect(dead_code, reason = "held until the memory is unregistered")]
         charge: Option<Charge>,
         #[expect(dead_code, reason = "held until the memory is unregistered")]
         registered: Share,

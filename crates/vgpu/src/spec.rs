@@ -42,6 +42,8 @@ pub struct VgpuSpec {
     pub host_bytes: u64,
     /// Most bytes of its own memory that one program may share with the worker.
     pub registered_bytes: u64,
+    /// Images of modules are kept, so that a session can be saved.
+    pub can_be_saved: bool,
 }
 
 /// Bytes of registered host memory of a session beside as many as the virtual GPU has memory. The pages are the
@@ -63,6 +65,7 @@ impl VgpuSpec {
             memory_full: MemoryFull::default(),
             host_bytes: mica_limits::session_host_bytes(memory_bytes),
             registered_bytes: memory_bytes.saturating_add(REGISTERED_BYTES),
+            can_be_saved: false,
         }
     }
 }

@@ -21,6 +21,15 @@ use crate::{OutputBuffer, WorkerError};
 pub trait DeviceSource: Send + Sync {
     /// A device whose kernels print into `output`.
     fn open(&self, output: Arc<OutputBuffer>) -> Result<Arc<dyn Gpu>, WorkerError>;
+    /// The same, with the address space of an earlier device: its first address and length.
+    fn open_at(
+        &self,
+        _output: Arc<OutputBuffer>,
+        _address_space: (u64, u64),
+    ) -> Result<Arc<dyn Gpu>, WorkerError> {
+        let what = "this GPU cannot be given the addresses of a snapshot";
+        Err(WorkerError::Device(what.into()))
+    }
 }
 
 /// How the software GPU runs kernels.
@@ -41,6 +50,7 @@ pub struct SoftwareDevices {
     gate: Option<Arc<LeaseGate>>,
     check: Option<CheckSettings>,
     kernels: KernelSettings,
+    continuable: bool,
     open: Arc<AtomicUsize>,
 }
 
@@ -68,6 +78,7 @@ impl SoftwareDevices {
             gate,
             check: None,
             kernels: KernelSettings::default(),
+            continuable: false,
             open: Arc::default(),
         }
     }
@@ -79,6 +90,14 @@ impl SoftwareDevices {
         Self { check, ..self }
     }
 
+    /// Has devices that other workers may continue, for programs that are saved.
+    pub fn continuable(self, continuable: bool) -> Self {
+        Self {
+            continuable,
+            ..self
+        }
+    }
+
     /// Runs kernels as the settings say.
     pub fn with_kernels(self, kernels: KernelSettings) -> Self {
         Self { kernels, ..self }
@@ -87,6 +106,24 @@ impl SoftwareDevices {
 
 impl DeviceSource for SoftwareDevices {
     fn open(&self, output: Arc<OutputBuffer>) -> Result<Arc<dyn Gpu>, WorkerError> {
+        self.open_in(output, None)
+    }
+
+    fn open_at(
+        &self,
+        output: Arc<OutputBuffer>,
+        address_space: (u64, u64),
+    ) -> Result<Arc<dyn Gpu>, WorkerError> {
+        self.open_in(output, Some(address_space))
+    }
+}
+
+impl SoftwareDevices {
+    fn open_in(
+        &self,
+        output: Arc<OutputBuffer>,
+        address_space: Option<(u64, u64)>,
+    ) -> Result<Arc<dyn Gpu>, WorkerError> {
         let (gate, recorder) = (self.gate.clone(), Arc::clone(output.recorder()));
         if let Some(gate) = &gate {
             let _ = gate.recorder.set(Arc::clone(&recorder));
@@ -117,6 +154,9 @@ impl DeviceSource for SoftwareDevices {
         let config = Config {
             ordinal: self.ordinal,
             memory_bytes: self.memory_bytes,
+            address_space,
+            // The first one belongs to the worker and never to a program.
+            continuable: self.continuable && before > 0,
             arena_bytes: (before >= ROOMY_DEVICES).then_some(CROWDED_ARENA_BYTES),
             gate: self.gate.as_ref().map(LeaseGate::for_device),
             output: Some(Arc::new(sink)),

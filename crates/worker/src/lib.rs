@@ -29,6 +29,7 @@ mod nvidia;
 mod output;
 mod profile;
 mod program_addresses;
+mod saving;
 mod serve;
 mod shared_files;
 mod swapping;
@@ -222,6 +223,7 @@ pub(crate) struct Worker {
     pub(crate) ends_with_program: bool,
     /// Whether a thread that cancels all kernels is about to begin.
     pub(crate) cancelling: AtomicBool,
+    pub(crate) saving: saving::Saving,
 }
 
 /// Serves a program of the virtual GPU that the environment names until the program ends, the daemon says otherwise,
@@ -250,8 +252,11 @@ fn serve_device(config: &WorkerConfig, link: &Arc<HostLink>) -> Result<(), Worke
         Some(welcome.device_total_bytes).filter(|bytes| *bytes > 0),
         Some(gate),
     );
-    let devices: Arc<dyn DeviceSource> =
-        Arc::new(devices.checked(config.check).with_kernels(config.kernels));
+    let devices: Arc<dyn DeviceSource> = Arc::new(
+        (devices.checked(config.check))
+            .with_kernels(config.kernels)
+            .continuable(config.swap),
+    );
     run_with(config, link, devices)
 }
 
@@ -283,6 +288,7 @@ fn set_up(
     spec.max_streams = config.max_streams;
     spec.tensor_cores = config.tensor_cores;
     spec.precision.tf32 = config.tf32;
+    spec.can_be_saved = config.swap;
     let recorder = Arc::new(Recorder::new(|name| readable(name).into_owned()));
     let first = devices.open(Arc::new(OutputBuffer::recorded_by(&recorder)))?;
     let host = Arc::new(PageQuota::of_host(Arc::clone(link)));
@@ -309,6 +315,7 @@ fn set_up(
         reporter: profile::Reporter::default(),
         ends_with_program: config.idle_exit.is_some(),
         cancelling: AtomicBool::new(false),
+        saving: saving::Saving::default(),
     })
 }
 
@@ -358,6 +365,19 @@ fn obey(
         DaemonMessage::Return { order, floor_bytes } => {
             if let Some(swapping) = swapping {
                 swapping.come_back(order, floor_bytes);
+            }
+        }
+        DaemonMessage::Save { request } => {
+            if let Some(file) = fds.into_iter().next() {
+                saving::save(worker, link, request, file, end);
+            }
+        }
+        DaemonMessage::EndSave { park } => worker.saving.end_save(park),
+        DaemonMessage::Restore { request, session } => {
+            let mut fds = fds.into_iter();
+            if let Some(file) = fds.next() {
+                let life = fds.next();
+                saving::restore(worker, link, request, (file, life, session), end);
             }
         }
         DaemonMessage::Shutdown {} => {

@@ -85,6 +85,12 @@ impl OutputBuffer {
         }
     }
 
+    /// What waits to be taken.
+    pub(crate) fn held(&self) -> Vec<(u8, Vec<u8>)> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.pieces.clone()
+    }
+
     /// Takes all of it.
     pub fn take(&self) -> Vec<(u8, Vec<u8>)> {
         let mut guard = self.held.lock().unwrap_or_else(PoisonError::into_inner);

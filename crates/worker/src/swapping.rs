@@ -50,11 +50,24 @@ struct SwapDevices {
 
 impl DeviceSource for SwapDevices {
     fn open(&self, output: Arc<OutputBuffer>) -> Result<Arc<dyn Gpu>, WorkerError> {
-        let device = self.inner.open(output)?;
-        Ok(match &self.guard {
+        Ok(self.wrap(self.inner.open(output)?))
+    }
+
+    fn open_at(
+        &self,
+        output: Arc<OutputBuffer>,
+        address_space: (u64, u64),
+    ) -> Result<Arc<dyn Gpu>, WorkerError> {
+        Ok(self.wrap(self.inner.open_at(output, address_space)?))
+    }
+}
+
+impl SwapDevices {
+    fn wrap(&self, device: Arc<dyn Gpu>) -> Arc<dyn Gpu> {
+        match &self.guard {
             Some(link) => guarding::guarded(&self.swapper, link, device),
             None => self.swapper.wrap(device),
-        })
+        }
     }
 }
 

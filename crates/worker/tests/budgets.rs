@@ -259,6 +259,7 @@ fn register(program: &Program, fd: &OwnedFd, tag: u64, bytes: u64) -> Result<Num
         offset: 0,
         charge: false,
         wanted: 0,
+        offered: false,
     })
 }
 

@@ -402,6 +402,7 @@ fn an_announced_descriptor_that_never_comes_is_an_error_not_a_hang() {
         offset: 0,
         charge: false,
         wanted: 0,
+        offered: false,
     };
     assert!(client.call(&register).is_err());
     client.call(&Ping {}).unwrap();

@@ -81,6 +81,10 @@ pub(super) const TARGETS: &[Target] = &[
         max_len: 8192,
         ..plain("files", &[])
     },
+    Target {
+        max_len: 8192,
+        ..plain("snapshot", &["snapshot"])
+    },
     plain("guest_hello", &["guest_hello"]),
     Target {
         max_len: 8192,

@@ -6,17 +6,25 @@
 
 pub(crate) mod ranges;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use mica_gpu::{Access, Result};
 
-use crate::error::system;
+use crate::error::{invalid_value, system};
 
 /// Pages of the host.
 pub(crate) const PAGE: u64 = 4096;
 /// Frames of the device, and the size of a huge page.
 pub(crate) const FRAME: u64 = 2 << 20;
+/// Where devices lie that another process may continue: above what the system gives programs linked to fixed addresses, below
+/// what it gives all others.
+const APART: std::ops::Range<u64> = 1 << 44..1 << 46;
+/// Places that are tried.
+const APART_TRIES: u32 = 16;
+/// End of the addresses that a process can have.
+const USER_END: u64 = 1 << 47;
 
 /// Reserved address space.
 #[derive(Debug)]
@@ -52,6 +60,55 @@ impl Arena {
             }
             len = (len / 2).next_multiple_of(FRAME);
         }
+    }
+
+    /// As [`Arena::reserve`], at a place where another process will hardly have anything: the system puts mappings elsewhere.
+    pub(crate) fn reserve_apart(wanted: u64, least: u64) -> Result<Self> {
+        let len = wanted.max(FRAME).next_multiple_of(FRAME);
+        let slots = (APART.end - APART.start) / len.next_power_of_two();
+        for _ in 0..APART_TRIES {
+            let slot = RandomState::new().build_hasher().finish() % slots.max(1);
+            let base = APART.start + slot * len.next_power_of_two();
+            if let Ok(arena) = Self::reserve_at(base, len) {
+                return Ok(arena);
+            }
+        }
+        Self::reserve(wanted, least)
+    }
+
+    /// Reserves address space at one place.
+    ///
+    /// # Errors
+    /// It is no address space of a device, or something is there.
+    pub(crate) fn reserve_at(base: u64, len: u64) -> Result<Self> {
+        let end = base.checked_add(len).filter(|end| *end <= USER_END);
+        if base < FRAME || len == 0 || !(base | len).is_multiple_of(FRAME) || end.is_none() {
+            let what = format!("{len} bytes at {base:#x} are no address space of a device");
+            return Err(invalid_value(what));
+        }
+        // SAFETY: nothing that exists is replaced: a place that is taken is refused.
+        let at = unsafe {
+            libc::mmap(
+                base as *mut libc::c_void,
+                len as usize,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE
+                    | libc::MAP_ANONYMOUS
+                    | libc::MAP_NORESERVE
+                    | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(system(
+                &format!("{len} bytes of address space at {base:#x}"),
+                &io::Error::last_os_error(),
+            ));
+        }
+        let arena = Self { base, len };
+        arena.keep_from_children(base, len);
+        Ok(arena)
     }
 
     /// Keeps the frame-aligned middle of a mapping of `len + FRAME` bytes at `at`.

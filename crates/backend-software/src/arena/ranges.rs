@@ -11,16 +11,27 @@ pub(crate) struct Ranges {
     free: BTreeMap<u64, u64>,
     /// Where the last search ended. Going round delays reuse, so a stale pointer keeps faulting.
     cursor: u64,
+    /// First number and length of all of it.
+    whole: (u64, u64),
 }
 
 impl Ranges {
     /// One free range.
     pub(crate) fn new(start: u64, len: u64) -> Self {
-        let mut ranges = Self::default();
+        let mut ranges = Self {
+            whole: (start, len),
+            ..Self::default()
+        };
         if len > 0 {
             ranges.free.insert(start, len);
         }
         ranges
+    }
+
+    /// Whether a number is one of these, free or not.
+    pub(crate) fn has(&self, at: u64) -> bool {
+        let (start, len) = self.whole;
+        at.wrapping_sub(start) < len
     }
 
     /// Takes `len` from the lowest place that fits; `align` is a power of two.

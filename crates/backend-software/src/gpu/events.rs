@@ -8,6 +8,7 @@ use mica_gpu::{ContextId, EventFlags, EventId, GpuError, Result, StreamId};
 
 use crate::core::{Event, OpKind};
 use crate::device::SoftwareGpu;
+use crate::meter::now_ns;
 
 impl SoftwareGpu {
     /// Makes an event.
@@ -54,6 +55,29 @@ impl SoftwareGpu {
         self.after_wait(&event.context)
     }
 
+    /// How long ago the last record of an event was reached; `None` if it was never recorded.
+    pub(super) fn age_of_event(&self, event: EventId) -> Result<Option<u64>> {
+        let event = Arc::clone(self.core.state().event(event.0)?);
+        let recorded = event.recorded.load(Ordering::Acquire);
+        if event.reached.load(Ordering::Acquire) < recorded {
+            let what = "an event that is not reached yet";
+            return Err(GpuError::new(CuResult::NotReady, what));
+        }
+        let age_ns = now_ns().wrapping_sub(event.reached_ns.load(Ordering::Acquire));
+        Ok((recorded > 0).then_some(age_ns))
+    }
+
+    /// Makes a new event one that was reached so long ago.
+    pub(super) fn set_age_of_event(&self, event: EventId, age_ns: u64) -> Result<()> {
+        let event = Arc::clone(self.core.state().event(event.0)?);
+        // Before this device's time began, for some: only differences count.
+        let reached_ns = now_ns().wrapping_sub(age_ns);
+        event.reached_ns.store(reached_ns, Ordering::Release);
+        event.recorded.store(1, Ordering::Release);
+        event.reached.store(1, Ordering::Release);
+        Ok(())
+    }
+
     /// Milliseconds between two events.
     pub(super) fn elapsed_ms(&self, start: EventId, end: EventId) -> Result<f32> {
         let state = self.core.state();
@@ -75,6 +99,6 @@ impl SoftwareGpu {
             }
         }
         let at = |event: &Event| event.reached_ns.load(Ordering::Acquire) as i64;
-        Ok((at(end) - at(start)) as f32 / 1e6)
+        Ok(at(end).wrapping_sub(at(start)) as f32 / 1e6)
     }
 }

@@ -241,13 +241,39 @@ impl Gpu for SoftwareGpu {
         self.elapsed_ms(start, end)
     }
 
+    fn event_age_ns(&self, event: EventId) -> Result<Option<u64>> {
+        self.age_of_event(event)
+    }
+
+    fn event_set_age(&self, event: EventId, age_ns: u64) -> Result<()> {
+        self.set_age_of_event(event, age_ns)
+    }
+
     fn module_load(
         &self,
         context: ContextId,
         image: &[u8],
         options: &ModuleOptions,
     ) -> Result<ModuleId> {
-        self.load_module(context, image, options)
+        self.load_module(context, image, options, None)
+    }
+
+    fn module_load_at(
+        &self,
+        context: ContextId,
+        image: &[u8],
+        options: &ModuleOptions,
+        variables: &[DevicePtr],
+    ) -> Result<ModuleId> {
+        self.load_module(context, image, options, Some(variables))
+    }
+
+    fn address_space(&self) -> Option<(u64, u64)> {
+        Some(self.arena())
+    }
+
+    fn obstacle_to_saving(&self, context: ContextId) -> Option<String> {
+        self.obstacle(context)
     }
 
     fn module_unload(&self, module: ModuleId) -> Result<()> {
@@ -366,8 +392,22 @@ impl Gpu for SoftwareGpu {
         let context = self.healthy(context)?;
         let file = fd.map(|fd| (fd, fd_offset));
         // SAFETY: the caller keeps the span mapped, as this function asks.
-        let at = unsafe { self.core.memory.register(context.id, span, file) }?;
+        let at = unsafe { self.core.memory.register(context.id, span, file, None) }?;
         Ok(DevicePtr(at))
+    }
+
+    unsafe fn host_register_at(
+        &self,
+        context: ContextId,
+        span: HostSpan,
+        fd: BorrowedFd<'_>,
+        fd_offset: u64,
+        address: DevicePtr,
+    ) -> Result<()> {
+        let context = self.healthy(context)?;
+        let (file, wanted) = (Some((fd, fd_offset)), Some(address.0));
+        // SAFETY: the caller keeps the span mapped, as this function asks.
+        unsafe { self.core.memory.register(context.id, span, file, wanted) }.map(drop)
     }
 
     fn host_unregister(&self, context: ContextId, address: DevicePtr) -> Result<()> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{
-    ArrayDescriptor, ArrayId, ContextId, GpuError, ModuleId, ModuleOptions, Result,
+    ArrayDescriptor, ArrayId, ContextId, DevicePtr, GpuError, ModuleId, ModuleOptions, Result,
     TextureDescriptor,
 };
 use mica_kernel::TextureView;
@@ -30,12 +30,13 @@ impl SoftwareGpu {
         id
     }
 
-    /// Compiles an image and places its variables.
+    /// Compiles an image and places its variables, at these addresses if there are any.
     pub(super) fn load_module(
         &self,
         context: ContextId,
         image: &[u8],
         options: &ModuleOptions,
+        places: Option<&[DevicePtr]>,
     ) -> Result<ModuleId> {
         let context = self.healthy(context)?;
         let memory = Arc::clone(&self.core.memory);
@@ -44,7 +45,7 @@ impl SoftwareGpu {
             let text = error.message.as_bytes();
             self.core.write(OutputKind::Refused, text);
         })?;
-        let module = Arc::new(Module::new(memory, context.id, &compiled)?);
+        let module = Arc::new(Module::new(memory, context.id, &compiled, places)?);
         self.core.begin_coverage(&module);
         let mut state = self.core.state();
         // The context may have gone while the compiler ran.
@@ -52,6 +53,22 @@ impl SoftwareGpu {
         let id = state.new_id();
         state.modules.insert(id, module);
         Ok(ModuleId(id))
+    }
+
+    /// What of a context is not among what the calls of the interface make.
+    pub(super) fn obstacle(&self, context: ContextId) -> Option<String> {
+        let context = match self.healthy(context) {
+            Ok(context) => context,
+            Err(error) => return Some(format!("its context is broken: {error}")),
+        };
+        if lock(&context.heap).is_open() {
+            return Some("its kernels have memory of malloc".into());
+        }
+        if self.core.check.is_some() || self.core.coverage.is_some() {
+            return Some("its kernels are checked".into());
+        }
+        let has_textures = !textures(&context).is_empty();
+        has_textures.then(|| "it has textures or surfaces".into())
     }
 
     /// How many blocks of a kernel a multiprocessor holds.

@@ -49,6 +49,21 @@ impl DeviceMemory {
 
     /// Memory for `owner`, 256-byte aligned.
     pub(crate) fn alloc(&self, owner: u64, bytes: u64, purpose: Purpose) -> Result<u64> {
+        self.alloc_where(owner, bytes, purpose, None)
+    }
+
+    /// Memory that the device holds for `owner`, where memory of an earlier device of this address space was.
+    pub(crate) fn alloc_internal_at(&self, owner: u64, bytes: u64, wanted: u64) -> Result<u64> {
+        self.alloc_where(owner, bytes, Purpose::Internal, Some(wanted))
+    }
+
+    fn alloc_where(
+        &self,
+        owner: u64,
+        bytes: u64,
+        purpose: Purpose,
+        wanted: Option<u64>,
+    ) -> Result<u64> {
         if bytes == 0 {
             return Err(invalid_value("an allocation of 0 bytes"));
         }
@@ -65,9 +80,9 @@ impl DeviceMemory {
         };
         let mut books = self.books();
         let at = if bytes <= SMALL {
-            self.alloc_small(&mut books, owner, bytes, pages)?
+            self.alloc_small(&mut books, owner, bytes, pages, wanted)?
         } else {
-            self.alloc_large(&mut books, owner, bytes)?
+            self.alloc_large(&mut books, owner, bytes, wanted)?
         };
         self.note_new(at, bytes, purpose == Purpose::Internal);
         if purpose == Purpose::Internal
@@ -83,7 +98,13 @@ impl DeviceMemory {
         Ok(at)
     }
 
-    fn alloc_large(&self, books: &mut Books, owner: u64, bytes: u64) -> Result<u64> {
+    fn alloc_large(
+        &self,
+        books: &mut Books,
+        owner: u64,
+        bytes: u64,
+        wanted: Option<u64>,
+    ) -> Result<u64> {
         let huge = bytes >= FRAME;
         let mapped = bytes.next_multiple_of(PAGE);
         let guard = if self.checked.is_some() {
@@ -95,8 +116,13 @@ impl DeviceMemory {
         };
         let reserved = mapped + guard;
         books.charge(mapped, self.total)?;
-        let placed = self
-            .take_addresses(books, reserved, if huge { FRAME } else { PAGE })
+        let taken = match wanted {
+            None => self.take_addresses(books, reserved, if huge { FRAME } else { PAGE }),
+            Some(at) => {
+                (at.is_multiple_of(PAGE) && books.space.take_at(at, reserved)).then_some(at)
+            }
+        };
+        let placed = taken
             .ok_or_else(|| out_of_memory(format!("no address space for {bytes} bytes")))
             .and_then(|at| match self.arena.map_zero(at, mapped, huge) {
                 Ok(()) => Ok(at),
@@ -131,10 +157,11 @@ impl DeviceMemory {
         owner: u64,
         bytes: u64,
         pages: Option<Share>,
+        wanted: Option<u64>,
     ) -> Result<u64> {
         let taken = bytes.next_multiple_of(STEP) + self.zone();
         books.charge(taken, self.total)?;
-        let result = self.place_small(books, owner, taken);
+        let result = self.place_small(books, owner, taken, wanted);
         match result {
             Ok((chunk, at, new_pages)) => {
                 books.keep_pages(pages, new_pages);
@@ -157,24 +184,16 @@ impl DeviceMemory {
     }
 
     /// Gives the chunk, the address, and how many pages it took.
-    fn place_small(&self, books: &mut Books, owner: u64, taken: u64) -> Result<(u64, u64, u64)> {
-        let existing = books
-            .chunks
-            .iter_mut()
-            .filter(|(_, chunk)| chunk.owner == owner)
-            .find_map(|(&base, chunk)| Some((base, chunk.free.take_lowest(taken, STEP)?)));
-        let (base, at) = match existing {
-            Some(found) => found,
-            None => {
-                let base = self
-                    .take_addresses(books, CHUNK + PAGE, PAGE)
-                    .ok_or_else(|| out_of_memory("no address space for small allocations"))?;
-                let mut free = Ranges::new(base, CHUNK);
-                let at = free.take_lowest(taken, STEP).unwrap_or(base);
-                let users = vec![0; (CHUNK / PAGE) as usize];
-                books.chunks.insert(base, Chunk { owner, free, users });
-                (base, at)
-            }
+    fn place_small(
+        &self,
+        books: &mut Books,
+        owner: u64,
+        taken: u64,
+        wanted: Option<u64>,
+    ) -> Result<(u64, u64, u64)> {
+        let (base, at) = match wanted {
+            None => self.find_small(books, owner, taken)?,
+            Some(at) => find_small_at(books, owner, taken, at)?,
         };
         let Some(chunk) = books.chunks.get_mut(&base) else {
             return Err(invalid_value("a chunk vanished"));
@@ -195,6 +214,25 @@ impl DeviceMemory {
             }
         }
         Ok((base, at, new_pages))
+    }
+
+    /// Takes a piece of a chunk of this owner; the chunk and the piece.
+    fn find_small(&self, books: &mut Books, owner: u64, taken: u64) -> Result<(u64, u64)> {
+        let existing = books
+            .chunks
+            .iter_mut()
+            .filter(|(_, chunk)| chunk.owner == owner)
+            .find_map(|(&base, chunk)| Some((base, chunk.free.take_lowest(taken, STEP)?)));
+        if let Some(found) = existing {
+            return Ok(found);
+        }
+        let base = self
+            .take_addresses(books, CHUNK + PAGE, CHUNK)
+            .ok_or_else(|| out_of_memory("no address space for small allocations"))?;
+        let mut chunk = Chunk::new(owner, base);
+        let at = chunk.free.take_lowest(taken, STEP).unwrap_or(base);
+        books.chunks.insert(base, chunk);
+        Ok((base, at))
     }
 
     /// Frees what [`DeviceMemory::alloc`] gave a program.
@@ -328,6 +366,36 @@ impl Books {
     }
 }
 
+impl Chunk {
+    fn new(owner: u64, base: u64) -> Self {
+        Self {
+            owner,
+            free: Ranges::new(base, CHUNK),
+            users: vec![0; (CHUNK / PAGE) as usize],
+        }
+    }
+}
+
+/// Takes a piece at one place, in the chunk of this owner that is there or in a new one; the chunk and the piece. A chunk
+/// begins at a multiple of its size, so a piece tells its chunk.
+fn find_small_at(books: &mut Books, owner: u64, taken: u64, at: u64) -> Result<(u64, u64)> {
+    let refused = || out_of_memory(format!("{taken} bytes of memory at {at:#x} are not free"));
+    let base = at - at % CHUNK;
+    if !at.is_multiple_of(STEP) {
+        return Err(refused());
+    }
+    if !books.chunks.contains_key(&base) {
+        if !books.space.take_at(base, CHUNK + PAGE) {
+            return Err(refused());
+        }
+        books.chunks.insert(base, Chunk::new(owner, base));
+    }
+    let chunk = books.chunks.get_mut(&base);
+    let mut chunk = chunk.filter(|chunk| chunk.owner == owner);
+    let is_taken = (chunk.as_mut()).is_some_and(|chunk| chunk.free.take_at(at, taken));
+    is_taken.then_some((base, at)).ok_or_else(refused)
+}
+
 /// Most pages that a small piece touches.
 fn most_pages(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE) + 1
@@ -407,6 +475,33 @@ mod tests {
                 memory.free(1, at).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn what_the_device_holds_can_be_put_where_it_was_and_nowhere_that_is_taken() {
+        let memory = memory();
+        let (small, large) = (100, 3 << 20);
+        let at =
+            [small, small, large].map(|bytes| memory.alloc(1, bytes, Purpose::Internal).unwrap());
+        let again = |owner, index: usize| {
+            let bytes = [small, small, large][index];
+            memory.alloc_internal_at(owner, bytes, at[index])
+        };
+        for (index, address) in at.into_iter().enumerate() {
+            assert!(again(1, index).is_err(), "{index} is there");
+            memory.free_internal(1, address);
+            assert!(
+                index > 0 || again(2, index).is_err(),
+                "another context's chunk"
+            );
+            assert_eq!(again(1, index), Ok(address));
+        }
+        assert!(memory.alloc_internal_at(1, 100, at[0] + 8).is_err());
+        assert!(memory.alloc_internal_at(1, 100, u64::MAX - 255).is_err());
+        (at.iter()).for_each(|at| memory.free_internal(1, *at));
+        assert_eq!(memory.info().0, 64 << 20);
+        // A chunk that was given back is made again for its piece.
+        assert_eq!(again(2, 1), Ok(at[1]));
     }
 
     #[test]

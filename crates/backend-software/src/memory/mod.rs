@@ -39,6 +39,9 @@ use checked::{Checked, Parked};
 use frames::Frame;
 use windows::WindowFile;
 
+/// The part of the address space that areas of threads have.
+const AREAS_PART: u64 = 16;
+
 /// All memory of one device.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
@@ -60,6 +63,8 @@ pub(crate) struct DeviceMemory {
 #[derive(Debug)]
 struct Books {
     space: Ranges,
+    /// The same for areas of threads.
+    areas: Ranges,
     used: u64,
     live: BTreeMap<u64, Live>,
     chunks: BTreeMap<u64, Chunk>,
@@ -119,13 +124,40 @@ impl DeviceMemory {
     pub(crate) fn new(total: u64, arena_bytes: u64) -> Result<Self> {
         let total = total.max(FRAME);
         let arena = Arena::reserve(arena_bytes.max(total), total.saturating_mul(2))?;
-        let space = Ranges::new(arena.base(), arena.len());
+        Self::in_arena(total, arena)
+    }
+
+    /// As [`DeviceMemory::new`], of a device that another one may continue.
+    pub(crate) fn continuable(total: u64, arena_bytes: u64) -> Result<Self> {
+        let total = total.max(FRAME);
+        let arena = Arena::reserve_apart(arena_bytes.max(total), total.saturating_mul(2))?;
+        Self::in_arena(total, arena)
+    }
+
+    /// A device of `total` bytes in the address space that an earlier one had.
+    pub(crate) fn continued(total: u64, (base, len): (u64, u64)) -> Result<Self> {
+        let total = total.max(FRAME);
+        if len < total {
+            return Err(invalid_value(format!(
+                "{len} bytes of address space are too few for a device of {total}"
+            )));
+        }
+        Self::in_arena(total, Arena::reserve_at(base, len)?)
+    }
+
+    fn in_arena(total: u64, arena: Arena) -> Result<Self> {
+        // Areas of threads lie apart, so that a device that continues this one finds the places of memory free, however many
+        // threads it has.
+        let for_areas = (arena.len() / AREAS_PART).next_multiple_of(FRAME);
+        let space = Ranges::new(arena.base(), arena.len() - for_areas);
+        let areas = Ranges::new(arena.base() + arena.len() - for_areas, for_areas);
         let frame_offsets = Ranges::new(0, arena.len());
         Ok(Self {
             arena,
             total,
             books: Mutex::new(Books {
                 space,
+                areas,
                 used: 0,
                 live: BTreeMap::new(),
                 chunks: BTreeMap::new(),
@@ -262,7 +294,8 @@ impl DeviceMemory {
     pub(crate) fn take_space(&self, bytes: u64) -> Result<u64> {
         let reserved = bytes.next_multiple_of(PAGE) + 2 * PAGE;
         let mut books = self.books();
-        match books.space.take_next(reserved, PAGE) {
+        let apart = books.areas.take_next(reserved, PAGE);
+        match apart.or_else(|| books.space.take_next(reserved, PAGE)) {
             Some(at) => Ok(at + PAGE),
             None => Err(crate::error::out_of_memory(format!(
                 "{bytes} bytes of address space for a worker"
@@ -275,7 +308,10 @@ impl DeviceMemory {
         let reserved = bytes.next_multiple_of(PAGE) + 2 * PAGE;
         let mut books = self.books();
         if self.arena.unmap(address - PAGE, reserved).is_ok() {
-            books.space.give(address - PAGE, reserved);
+            match books.areas.has(address - PAGE) {
+                true => books.areas.give(address - PAGE, reserved),
+                false => books.space.give(address - PAGE, reserved),
+            }
         }
     }
 

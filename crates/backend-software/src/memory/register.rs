@@ -15,7 +15,7 @@ use crate::arena::PAGE;
 use crate::error::{invalid_value, out_of_memory, system};
 
 impl DeviceMemory {
-    /// Makes host memory visible in the arena.
+    /// Makes host memory visible in the arena, at an address if one is wanted.
     ///
     /// # Safety
     /// The span stays mapped until [`DeviceMemory::unregister`] returns.
@@ -24,6 +24,7 @@ impl DeviceMemory {
         owner: u64,
         span: HostSpan,
         file: Option<(BorrowedFd<'_>, u64)>,
+        wanted: Option<u64>,
     ) -> Result<u64> {
         let host = span.as_ptr() as u64;
         if span.is_empty() || host == 0 {
@@ -52,10 +53,15 @@ impl DeviceMemory {
             ));
         }
         let mut books = self.books();
-        let pages = books
-            .space
-            .take_next(mapped, PAGE)
-            .ok_or_else(|| out_of_memory("no address space for registered memory"))?;
+        let taken = match wanted {
+            None => books.space.take_next(mapped, PAGE),
+            Some(at) => {
+                let pages = at.wrapping_sub(inside);
+                let is_free = pages.is_multiple_of(PAGE) && books.space.take_at(pages, mapped);
+                is_free.then_some(pages)
+            }
+        };
+        let pages = taken.ok_or_else(|| out_of_memory("no address space for registered memory"))?;
         let done = match file {
             Some((file, offset)) => {
                 self.arena

@@ -23,8 +23,8 @@ pub(crate) use values::{
     ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
 };
 pub(crate) use vgpu::{
-    CreateArgs, DoctorArgs, EventsArgs, JsonArgs, ListArgs, MemoryArgs, NameArgs, RemoveArgs,
-    ResizeArgs, StatsArgs, SuspendArgs,
+    CreateArgs, DoctorArgs, EventsArgs, JsonArgs, ListArgs, MemoryArgs, MigrateArgs, NameArgs,
+    RemoveArgs, ResizeArgs, RestoreArgs, SnapshotArgs, StatsArgs, SuspendArgs,
 };
 pub(crate) use vm::{IvshmemArgs, VmArgs, VmAttachArgs, VmCommand, VmServeArgs};
 
@@ -98,6 +98,23 @@ pub(crate) enum Command {
     Suspend(SuspendArgs),
     /// Let a suspended virtual GPU run again
     Resume(NameArgs),
+    /// Save a virtual GPU to a file; its program waits
+    ///
+    /// All that the running program has on the GPU goes into the file: contexts, streams, events,
+    /// modules, memory. Then its worker ends and the program waits, in its next call to the GPU,
+    /// until `mica restore` brings everything back at the same addresses. The worker, the daemon
+    /// and other programs may end and start meanwhile; the program itself must live. Needs --swap
+    /// when the virtual GPU is made, and the software GPU so far. What cannot be saved is refused
+    /// by name before anything is written, and the program goes on.
+    Snapshot(SnapshotArgs),
+    /// Restore a virtual GPU from a file; its program goes on
+    Restore(RestoreArgs),
+    /// Move a virtual GPU to another GPU; its program waits meanwhile
+    ///
+    /// As a snapshot that is restored on another GPU at once, by way of memory. Where the virtual
+    /// GPU does not fit there, it goes on where it was. Software GPUs so far
+    /// (software_gpu.count in the configuration).
+    Migrate(MigrateArgs),
     /// End queued and running kernels of a virtual GPU
     ///
     /// Programs are told as when a driver's watchdog ends a kernel: the context that it ran in is

@@ -1,5 +1,7 @@
 //! The words of commands about virtual GPUs that exist, or come to exist.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use mica_command::size::{Memory, Share};
@@ -59,6 +61,47 @@ pub(crate) struct SuspendArgs {
     /// Take its memory off the GPU until it is resumed (needs --swap when it is made)
     #[arg(long)]
     pub(crate) free: bool,
+}
+
+/// `mica snapshot`.
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotArgs {
+    /// The virtual GPU
+    #[arg(required_unless_present = "inspect", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) name: Option<String>,
+    /// The file to make
+    #[arg(required_unless_present = "inspect")]
+    pub(crate) file: Option<PathBuf>,
+    /// Show what is in a snapshot, and check all of it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "file"])]
+    pub(crate) inspect: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica migrate`.
+#[derive(Debug, Args)]
+pub(crate) struct MigrateArgs {
+    /// The virtual GPU
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) name: String,
+    /// The GPU it is to be on
+    #[arg(long, value_name = "INDEX")]
+    pub(crate) gpu: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica restore`.
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// The file that `mica snapshot` made
+    pub(crate) file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Only a format.

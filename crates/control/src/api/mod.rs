@@ -13,6 +13,7 @@ mod profile;
 mod program;
 mod region;
 mod report;
+mod snapshot;
 mod spec;
 mod timeline;
 
@@ -34,6 +35,7 @@ pub use report::{
     ConfinementInfo, GpuInfo, GpuKind, History, MissingLayer, ProcessInfo, ResidencyInfo,
     ResidencyState, Sample, VgpuInfo, VgpuState,
 };
+pub use snapshot::{Migration, SnapshotFile};
 pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Resize, VgpuSpec};
 pub use timeline::{AccountBy, Point, Subject, Timeline, Timelines, UsageAccount, UsageReport};
 
@@ -110,7 +112,7 @@ pub struct Event {
     pub time_seconds: f64,
     /// How bad.
     pub severity: Severity,
-    /// A word for programs: `vgpu_created`, `vgpu_removed`, `vgpu_resized`, `vgpu_suspended`,
+    /// A word for programs: `vgpu_created`, `vgpu_removed`, `vgpu_resized`, `vgpu_suspended`, `vgpu_snapshotted`,
     /// `vgpu_resumed`, `vgpu_degraded`, `process_joined`, `process_left`, `process_refused`,
     /// `process_outside`, `program_started`, `program_ended`, `kernels_cancelled`, `worker_died`, `memory_denied`, `config_reloaded`, `config_refused`, `kernel_fault`, `module_refused`, `call_refused`,
     /// `swapped_out`, `swapped_in`, `swap_began`, `swap_slow`, `note`, …

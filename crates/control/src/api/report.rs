@@ -16,6 +16,8 @@ pub enum VgpuState {
     Active,
     /// Its processes are held.
     Suspended,
+    /// It was saved to a file, and its program waits until that is restored.
+    Snapshotted,
     /// Something configured is not in force; `reasons` says what.
     Degraded,
     /// Its GPU is gone.
@@ -28,6 +30,7 @@ impl std::fmt::Display for VgpuState {
             Self::Ready => "ready",
             Self::Active => "active",
             Self::Suspended => "suspended",
+            Self::Snapshotted => "snapshotted",
             Self::Degraded => "degraded",
             Self::Lost => "lost",
         })

@@ -16,8 +16,9 @@ use serde::de::DeserializeOwned;
 
 use crate::api::{
     AccountBy, ApiError, Cancelled, ContainerSocket, ContainerSocketSpec, Created, Dashboard,
-    Doctor, Done, Event, GpuInfo, History, LinkReport, MemoryMap, ProgramReport, Resize,
-    SetProfile, Stats, Timelines, Turns, UsageReport, VgpuInfo, VgpuProfile, VgpuSpec,
+    Doctor, Done, Event, GpuInfo, History, LinkReport, MemoryMap, Migration, ProgramReport, Resize,
+    SetProfile, SnapshotFile, Stats, Timelines, Turns, UsageReport, VgpuInfo, VgpuProfile,
+    VgpuSpec,
 };
 use answer::{ANSWER_LIMIT, Body, read_answer};
 
@@ -177,6 +178,21 @@ impl ControlClient {
     /// Lets its processes run again.
     pub fn resume(&self, name: &str) -> Result<VgpuInfo, ControlError> {
         self.json("POST", &vgpu_path(name, "/resume"), NOTHING)
+    }
+
+    /// Saves it to a file that was lent to the daemon under this name; its program waits from then on.
+    pub fn snapshot(&self, name: &str, file: &SnapshotFile) -> Result<VgpuInfo, ControlError> {
+        self.json("POST", &vgpu_path(name, "/snapshot"), Some(file))
+    }
+
+    /// Moves it to another GPU by way of a file that was lent to the daemon; its program waits meanwhile.
+    pub fn migrate(&self, name: &str, migration: &Migration) -> Result<VgpuInfo, ControlError> {
+        self.json("POST", &vgpu_path(name, "/migrate"), Some(migration))
+    }
+
+    /// Restores it from a file that was lent to the daemon under this name; its program goes on.
+    pub fn restore(&self, name: &str, file: &SnapshotFile) -> Result<VgpuInfo, ControlError> {
+        self.json("POST", &vgpu_path(name, "/restore"), Some(file))
     }
 
     /// Where its memory is, piece by piece.

@@ -81,6 +81,7 @@ impl DaemonSection {
 
 impl SoftwareSection {
     fn check(&self) -> Result<(), Wrong> {
+        within("software_gpu.count", self.count, 1..=16)?;
         match self.memory_bytes {
             // A part of the host's memory.
             0 => Ok(()),

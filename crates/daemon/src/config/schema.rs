@@ -86,13 +86,25 @@ impl Default for WorkersSection {
 }
 
 /// The software GPU.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SoftwareSection {
     /// `auto`: only where there is no other GPU; `always`; `never`.
     pub offer: Offer,
     /// Its memory; 0: half of the host's.
     pub memory_bytes: u64,
+    /// How many there are; each runs on all cores, and each has this memory.
+    pub count: u32,
+}
+
+impl Default for SoftwareSection {
+    fn default() -> Self {
+        Self {
+            offer: Offer::default(),
+            memory_bytes: 0,
+            count: 1,
+        }
+    }
 }
 
 /// When the software GPU is offered.

@@ -118,11 +118,7 @@ fn vgpu_identity(registry: &Registry, vgpu: &Vgpu) -> Identity {
 }
 
 fn gpu_key(registry: &Registry, index: usize) -> Option<String> {
-    let uuid = &registry.gpus.get(index)?.facts.uuid;
-    Some(match uuid.is_empty() {
-        true => "software".to_owned(),
-        false => uuid.clone(),
-    })
+    Some(registry.gpus.get(index)?.facts.key())
 }
 
 fn gpu_point(

@@ -140,6 +140,15 @@ impl HostServer {
                 daemon.maps.piece(client, request, piece);
             }
             ClientMessage::MapEnd { request, sums } => daemon.maps.ended(client, request, sums),
+            ClientMessage::Saved {
+                request,
+                session,
+                why,
+            } => daemon.snapshots.told(client, request, session, why.into()),
+            ClientMessage::Restored { request, why } => {
+                daemon.snapshots.told(client, request, 0, why.into());
+            }
+            ClientMessage::LendFile { name } => return self.lend(reply, client, name, fds),
             ClientMessage::Profiled { row } => daemon.worker_profiled(client, row),
             ClientMessage::Moved { residency } => self.worker_moved(client, &residency),
             ClientMessage::Confined {
@@ -278,6 +287,10 @@ impl HostServer {
 
     /// Tells a process, and the event log, why it may not join.
     fn refuse_hello(&self, hello: &Hello<'_>, reply: &Reply, (reason, text): Rejection) -> Flow {
+        // A program that waits for a snapshot asks again and again.
+        if reason == Refusal::Parked {
+            return reply.refuse(reason, &text);
+        }
         // `mica run` shows the event of its virtual GPU. The program itself hears a number at most.
         let vgpu = self.vgpu_meant(hello);
         let (pid, uid) = (hello.pid, hello.uid);

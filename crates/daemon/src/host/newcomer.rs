@@ -133,7 +133,8 @@ impl<'a> Newcomer<'a> {
         daemon: &Daemon,
         registry: &mut Registry,
     ) -> Result<Entered<'a>, Rejection> {
-        let (id, role) = (self.entry.client, self.hello.role());
+        let hello = self.hello;
+        let (id, role) = (self.entry.client, hello.role());
         let client = self.client();
         registry.clients.insert(id, client);
         let region_bytes = registry.attached_bytes(&self.place.name);
@@ -155,6 +156,10 @@ impl<'a> Newcomer<'a> {
             let slot = self.place.slot.unwrap_or(id);
             let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(None));
             worker.client = Some(id);
+            if hello.resumes {
+                // The earlier daemon ended before it could say that the worker ends.
+                vgpu.parked = None;
+            }
         }
         let limits = GroupLimits::of(vgpu, self.place.on_card, region_bytes);
         Ok(Entered {

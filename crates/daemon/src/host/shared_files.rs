@@ -142,6 +142,30 @@ impl HostServer {
 }
 
 impl HostServer {
+    /// Keeps a file for the request of a tool to the control API.
+    pub(super) fn lend(&self, reply: &Reply, client: u64, name: Name, fds: Vec<OwnedFd>) -> Flow {
+        let vgpu = {
+            let registry = self.daemon.registry();
+            let client = registry.clients.get(&client);
+            let tool = client.filter(|client| client.role == Role::Monitor);
+            tool.map(|client| client.vgpu.clone())
+        };
+        let Some(vgpu) = vgpu else {
+            return reply.refuse(Refusal::Permission, "only tools lend files");
+        };
+        let lent = match fds.into_iter().next() {
+            Some(file) => self.daemon.lent_files.lend(name, (client, &vgpu), file),
+            None => Err("a file to lend must come with its descriptor".into()),
+        };
+        match lent {
+            Ok(()) => reply.send(&DaemonMessage::FileShared {}),
+            Err(why) => {
+                let why = why.as_str().into();
+                reply.send(&DaemonMessage::NoFile { why })
+            }
+        }
+    }
+
     /// Answers a request about a region of a virtual GPU; `None` if no region has the name.
     fn serve_region(
         &self,

@@ -10,6 +10,7 @@ pub(crate) mod profiles;
 pub(crate) mod programs;
 pub(crate) mod regions;
 mod serve;
+pub(crate) mod snapshots;
 pub(crate) mod vgpus;
 
 use std::os::fd::OwnedFd;
@@ -207,6 +208,9 @@ pub(crate) fn routes(daemon: &Arc<Daemon>) -> Router<Arc<Daemon>> {
         .route("/v1/vgpus/{name}/join", post(vgpus::join))
         .route("/v1/vgpus/{name}/suspend", post(vgpus::suspend))
         .route("/v1/vgpus/{name}/resume", post(vgpus::resume))
+        .route("/v1/vgpus/{name}/snapshot", post(snapshots::save))
+        .route("/v1/vgpus/{name}/restore", post(snapshots::restore))
+        .route("/v1/vgpus/{name}/migrate", post(snapshots::migrate))
         .route("/v1/vgpus/{name}/cancel", post(programs::cancel))
         .route("/v1/vgpus/{name}/programs", post(programs::report))
         .route("/v1/vgpus/{name}/link", post(programs::report_link))

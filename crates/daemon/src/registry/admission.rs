@@ -2,9 +2,9 @@
 
 use mica_control::api::{ApiError, GpuKind, Percent, VgpuSpec};
 
-use super::Registry;
+use super::{Registry, Vgpu};
 use crate::devices::host_memory_bytes;
-use crate::placement::{Candidate, PlacementRequest, error, size};
+use crate::placement::{Candidate, PlacementRequest, choose, error, size};
 
 impl Registry {
     pub(super) fn wish(&self, spec: &VgpuSpec) -> PlacementRequest {
@@ -21,6 +21,18 @@ impl Registry {
             overcommit_share: sharing.overcommit_share,
             default_memory_bytes: sharing.default_memory_bytes,
         }
+    }
+
+    /// Whether a virtual GPU of another GPU has a place on this one.
+    pub(crate) fn check_place(&self, vgpu: &Vgpu, gpu: u32) -> Result<(), ApiError> {
+        let spec = VgpuSpec {
+            gpu: Some(gpu),
+            memory_limit_bytes: Some(vgpu.ledger.limit_bytes()),
+            memory_limit_percent: None,
+            ..vgpu.spec.clone()
+        };
+        let candidates = self.candidates(vgpu.owner_uid, vgpu.is_swappable());
+        choose(&candidates, &self.wish(&spec)).map(drop)
     }
 
     /// Host memory for memory that is away.

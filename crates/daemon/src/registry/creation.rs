@@ -140,7 +140,7 @@ impl Registry {
         };
         let (number, limit) = (gpu.unwrap_or(usize::MAX), stored.memory_limit_bytes);
         let alive = |(pid, start)| Watched::open(pid).filter(|process| process.start == start);
-        let vgpu = Vgpu {
+        let mut vgpu = Vgpu {
             suspended: stored.suspended,
             holder: stored.holder.and_then(alive),
             // Its processes may still be there and are about to return.
@@ -153,6 +153,7 @@ impl Registry {
             gpu_seconds: stored.gpu_seconds,
             ..self.new_vgpu(identity, stored.spec, number, limit)
         };
+        vgpu.set_parked(stored.parked);
         self.vgpus.insert(stored.name, vgpu);
         if let Some(gpu) = gpu {
             self.publish_entitlements(gpu);
@@ -181,6 +182,8 @@ impl Registry {
             ledger: Ledger::new(limit_bytes, charges_unattributed, self.journal.clone()),
             host_ledger: Ledger::of_host(limit_bytes, self.journal.clone()),
             suspended: false,
+            parked: None,
+            is_moving: false,
             turns: Turns::default(),
             profiled: crate::profiles::Profiled::default(),
             created_at_seconds: identity.created_at_seconds,
@@ -261,6 +264,7 @@ impl Registry {
                 owner_uid: vgpu.owner_uid,
                 created_at_seconds: vgpu.created_at_seconds,
                 suspended: vgpu.suspended,
+                parked: vgpu.parked_program(),
                 holder: vgpu.holder.as_ref().map(|h| (h.pid, h.start)),
                 programs: vgpu.programs.iter().map(|p| (p.pid, p.start)).collect(),
                 gpu_seconds: vgpu.gpu_seconds,

@@ -223,6 +223,10 @@ pub(crate) struct Vgpu {
     /// What its workers hold of the host's memory besides.
     pub(crate) host_ledger: Ledger,
     pub(crate) suspended: bool,
+    /// The program that waits for a snapshot to be restored; see [`Vgpu::parked_program`].
+    pub(crate) parked: Option<crate::snapshots::Parked>,
+    /// It is being saved or restored.
+    pub(crate) is_moving: bool,
     /// Its turns on the card, if it is swappable.
     pub(crate) turns: Turns,
     pub(crate) profiled: Profiled,
@@ -437,6 +441,8 @@ impl Registry {
                 .is_some_and(|gpu| gpu.closed().is_some())
         {
             VgpuState::Degraded
+        } else if vgpu.parked_program().is_some() {
+            VgpuState::Snapshotted
         } else if vgpu.suspended {
             VgpuState::Suspended
         } else if self.programs_in(vgpu) == 0 {

@@ -57,6 +57,7 @@ impl Devices for Card {
             kind: GpuKind::Nvidia,
             name: "test card".into(),
             uuid: "GPU-1".into(),
+            software_number: 0,
             memory_total_bytes: 2048 * MIB,
             driver: Some("580.1".into()),
         }]

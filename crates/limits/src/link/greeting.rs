@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mica_wire::host::frame::Frame;
 use mica_wire::host::message::{
-    ClientMessage, DaemonMessage, Introduction, PROTOCOL_VERSION, Role,
+    ClientMessage, DaemonMessage, Introduction, PROTOCOL_VERSION, Refusal, Role,
 };
 use mica_wire::host::socket::{HostSocket, SocketError};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -30,13 +30,21 @@ pub(super) fn hello(
 ) -> Result<Admission, LinkError> {
     let (socket, answer, fds) = greet(environment, role, resume)?;
     match answer.read() {
-        Ok(DaemonMessage::Refused { text, .. }) => Err(LinkError::Refused(text.into())),
+        Ok(DaemonMessage::Refused { reason, text }) => Err(match reason {
+            Refusal::Parked => LinkError::Parked(text.into()),
+            _ => LinkError::Refused(text.into()),
+        }),
         Ok(message) => match Welcome::of(message) {
             Some(welcome) => Ok((socket, welcome, fds)),
             None => Err(LinkError::Unexpected(answer.kind())),
         },
         Err(_) => Err(LinkError::Unexpected(answer.kind())),
     }
+}
+
+/// Joins as a process that wants nothing but the connection.
+pub(crate) fn hello_as(environment: &Environment, role: Role) -> Result<HostSocket, LinkError> {
+    hello(environment, role, None).map(|(socket, ..)| socket)
 }
 
 /// The same, whatever the daemon answers.

@@ -31,6 +31,7 @@ use crate::guarded_descriptor::{GuardedDescriptor, RawKept};
 use crate::{Environment, MemoryView, SharedPage};
 use greeting::{greet, hello};
 
+pub(crate) use greeting::hello_as;
 pub use greeting::open_session;
 
 /// Pauses between tries to reach the daemon's successor: after a kill, the next daemon is mostly there at once.
@@ -59,6 +60,9 @@ pub enum LinkError {
     /// The daemon said no.
     #[error("the Mica daemon refused this process: {0}")]
     Refused(String),
+    /// The virtual GPU is in a snapshot.
+    #[error("the Mica daemon refused this process: {0}")]
+    Parked(String),
     /// The daemon's answer made no sense.
     #[error("the Mica daemon answered Hello with message kind {0}")]
     Unexpected(u32),
@@ -201,6 +205,11 @@ impl HostLink {
     #[inline]
     pub fn is_down(&self) -> bool {
         self.down.load(Relaxed)
+    }
+
+    /// How often another daemon was found after one had gone.
+    pub fn replacements(&self) -> u32 {
+        self.replaced.load(Relaxed)
     }
 
     /// Whether this process is the one that joined.

@@ -181,6 +181,61 @@ impl Pool {
         Some((address, given))
     }
 
+    /// Forgets a chunk of an owner that has been added and never had a piece.
+    pub fn drop_new_chunk(&mut self, owner: u64, base: u64) {
+        if self
+            .chunks
+            .get(&base)
+            .is_some_and(|chunk| chunk.owner == owner)
+        {
+            self.forget_chunk(base);
+        }
+    }
+
+    /// Whether there is a chunk around an address.
+    pub fn has_chunk(&self, address: u64) -> bool {
+        self.chunks.contains_key(&chunk_of(address))
+    }
+
+    /// Places a request of an owner at one address, in a chunk that is there; false, and nothing changes, if that is not free
+    /// for this owner and size.
+    pub fn place_at(&mut self, owner: u64, bytes: u64, address: u64) -> bool {
+        Self::serves(bytes) && self.try_place_at(owner, bytes, address).is_some()
+    }
+
+    fn try_place_at(&mut self, owner: u64, bytes: u64, address: u64) -> Option<()> {
+        let base = chunk_of(address);
+        let chunk = self
+            .chunks
+            .get_mut(&base)
+            .filter(|chunk| chunk.owner == owner)?;
+        let given = match (&mut chunk.kind, class_of(bytes)) {
+            (Kind::Slab(slab), Some(class)) if slab.class() == class => {
+                slab.take_at(address - base, bytes)?;
+                if slab.is_full()
+                    && let Some(partial) = self.partial.get_mut(&(owner, class))
+                {
+                    partial.remove(&base);
+                }
+                class
+            }
+            (Kind::Room(room), None) => {
+                let (gap, left) = room.take_at(address - base, bytes)?;
+                self.gaps.remove(&(owner, gap.1, base + gap.0));
+                let left = left.into_iter();
+                self.gaps
+                    .extend(left.map(|(offset, length)| (owner, length, base + offset)));
+                taken_bytes(bytes)
+            }
+            _ => return None,
+        };
+        self.fill_empty(base);
+        self.asked_bytes += bytes;
+        self.given_bytes += given;
+        self.pieces += 1;
+        Some(())
+    }
+
     /// Adds a chunk of [`FRAME_BYTES`] for requests of this size; its first address is a multiple of its size.
     pub fn add_chunk(&mut self, owner: u64, bytes: u64, base: u64) {
         debug_assert!(base.is_multiple_of(FRAME_BYTES));

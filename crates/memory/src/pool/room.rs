@@ -97,6 +97,36 @@ impl Room {
         Some(Some(left.range()))
     }
 
+    /// Takes a piece that begins at an offset inside a gap: the gap that was there, and those that are left.
+    pub(super) fn take_at(&mut self, offset: u64, bytes: u64) -> Option<(Range, Vec<Range>)> {
+        let given = taken_bytes(bytes);
+        let inside = |(start, length): &Range| {
+            *start <= offset
+                && offset
+                    .checked_add(given)
+                    .is_some_and(|end| end <= start + length)
+        };
+        let gap = self.gaps().find(inside)?;
+        if !offset.is_multiple_of(STEP) {
+            return None;
+        }
+        let mut left = Vec::new();
+        if offset > gap.0 {
+            let index = self.index_of(gap.0)?;
+            let before = offset - gap.0;
+            self.extents[index].length = before as u32;
+            let behind = Extent {
+                offset: offset as u32,
+                length: (gap.1 - before) as u32,
+                asked: 0,
+            };
+            self.extents.insert(index + 1, behind);
+            left.push((gap.0, before));
+        }
+        left.extend(self.take(offset, bytes)?);
+        Some((gap, left))
+    }
+
     /// Frees the piece that begins at an offset.
     pub(super) fn give(&mut self, offset: u64) -> Option<Given> {
         let mut index = self.index_of(offset)?;

@@ -44,6 +44,22 @@ impl Slab {
         Some(u64::from(slot) * self.class)
     }
 
+    /// Takes the free slot that begins at an offset.
+    pub(super) fn take_at(&mut self, offset: u64, bytes: u64) -> Option<()> {
+        if !offset.is_multiple_of(self.class) || bytes > self.class {
+            return None;
+        }
+        let slot = usize::try_from(offset / self.class).ok()?;
+        let at = self
+            .free
+            .iter()
+            .position(|free| usize::from(*free) == slot)?;
+        self.free.remove(at);
+        self.asked[slot] = bytes as u32;
+        self.asked_bytes += bytes;
+        Some(())
+    }
+
     /// Frees the slot that begins at an offset; the bytes that were asked for.
     pub(super) fn give(&mut self, offset: u64) -> Option<u64> {
         if !offset.is_multiple_of(self.class) {

@@ -88,6 +88,8 @@ impl Session {
             id: stream,
             context,
             is_default: true,
+            flags: StreamFlags::default(),
+            priority: 0,
             share: shares.1,
         };
         let default_stream = tables
@@ -260,6 +262,8 @@ impl Session {
             id,
             context,
             is_default: false,
+            flags,
+            priority,
             share,
         };
         tables.streams.insert(stream).map_err(|stream| {

@@ -55,6 +55,7 @@ impl Session {
         let event = Arc::new(Event {
             id,
             context,
+            flags,
             progress,
             share,
         });

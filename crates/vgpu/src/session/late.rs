@@ -58,6 +58,19 @@ impl LateErrors {
         Some(first)
     }
 
+    /// All of them, with their contexts.
+    pub(super) fn all(&self) -> Vec<(u64, CuResult, String)> {
+        let by_context = lock(&self.by_context);
+        let each = |(context, errors): (&u64, &Vec<(CuResult, String)>)| {
+            let context = *context;
+            let errors = errors.clone().into_iter();
+            errors
+                .map(move |(code, message)| (context, code, message))
+                .collect::<Vec<_>>()
+        };
+        by_context.iter().flat_map(each).collect()
+    }
+
     /// Forgets a context that was destroyed.
     pub fn forget(&self, context: u64) {
         lock(&self.by_context).remove(&context);

@@ -13,6 +13,17 @@ use super::{Session, lock};
 use crate::ranges::{Owner, Range};
 use crate::{Result, VgpuError};
 
+/// How host memory is registered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostUse {
+    /// It counts against the memory limit.
+    pub charge: bool,
+    /// Its program can bring the file again, should another worker go on with the session.
+    pub is_offered: bool,
+    /// The address that it had on the device which this one continues.
+    pub wanted: Option<DevicePtr>,
+}
+
 impl Session {
     /// Allocates device memory.
     pub fn memory_alloc(&self, context: u64, bytes: u64) -> Result<DevicePtr> {
@@ -274,11 +285,32 @@ impl Session {
         charge: bool,
         keeper: Box<dyn Any + Send + Sync>,
     ) -> Result<DevicePtr> {
+        let how = HostUse {
+            charge,
+            ..HostUse::default()
+        };
+        // SAFETY: our contract.
+        unsafe { self.host_register_as(context, span, fd, how, keeper) }
+    }
+
+    /// As [`Session::host_register`], with all that can be said of it.
+    ///
+    /// # Safety
+    /// As [`Session::host_register`].
+    #[expect(unsafe_code, reason = "the device reads and writes the span later")]
+    pub unsafe fn host_register_as(
+        &self,
+        context: u64,
+        span: HostSpan,
+        fd: Option<(BorrowedFd<'_>, u64)>,
+        how: HostUse,
+        keeper: Box<dyn Any + Send + Sync>,
+    ) -> Result<DevicePtr> {
         self.check()?;
         let owner = self.context_id(context)?;
         let share = self.object_share()?;
         let registered = self.registered.take(span.len(), "registered host memory")?;
-        let charge = match charge {
+        let charge = match how.charge {
             true => Some(self.vgpu.charge(span.len(), self)?),
             false => None,
         };
@@ -286,7 +318,15 @@ impl Session {
         let fd = fd.map(|(fd, _)| fd);
         // SAFETY: the keeper holds the span mapped, and goes only after `host_unregister` or after
         // the end of the context.
-        let address = unsafe { self.gpu.host_register(owner, span, fd, offset) };
+        let address = match (how.wanted, fd) {
+            (Some(at), Some(fd)) => {
+                // SAFETY: as above.
+                let made = unsafe { self.gpu.host_register_at(owner, span, fd, offset, at) };
+                made.map(|()| at)
+            }
+            // SAFETY: as above.
+            (_, fd) => unsafe { self.gpu.host_register(owner, span, fd, offset) },
+        };
         let address = self.watch(context, address)?;
         let mut tables = self.write();
         if tables.contexts.get(context).is_err() {
@@ -296,6 +336,8 @@ impl Session {
             bytes: span.len(),
             context,
             owner: Owner::Host {
+                offset,
+                is_offered: how.is_offered,
                 keeper,
                 charge,
                 registered,

@@ -17,6 +17,7 @@ mod launches;
 mod map;
 mod memory;
 mod modules;
+mod saved;
 mod shared;
 mod vmm;
 
@@ -30,13 +31,14 @@ use std::sync::{
 use std::time::Duration;
 
 use mica_gpu::{
-    Access, ArrayDescriptor, ArrayId, ContextId, EventId, FrameId, Gpu, GpuError, ModuleId,
-    SessionBudget, Share, StreamId,
+    Access, ArrayDescriptor, ArrayId, ContextId, EventFlags, EventId, FrameId, Gpu, GpuError,
+    ModuleId, SessionBudget, Share, StreamFlags, StreamId,
 };
 
 pub use contexts::NewContext;
 pub use late::LateErrors;
 pub use map::{Piece, PieceKind};
+pub use memory::HostUse;
 pub use modules::LoadedModule;
 
 use graphs::{Graph, Template};
@@ -61,6 +63,8 @@ struct Stream {
     id: StreamId,
     context: u64,
     is_default: bool,
+    flags: StreamFlags,
+    priority: i32,
     #[expect(dead_code, reason = "held until the object is destroyed")]
     share: Share,
 }
@@ -68,6 +72,7 @@ struct Stream {
 struct Event {
     id: EventId,
     context: u64,
+    flags: EventFlags,
     /// How far it is, where other processes have it too.
     progress: Option<Arc<dyn SharedProgress>>,
     #[expect(dead_code, reason = "held until the object is destroyed")]
@@ -77,6 +82,10 @@ struct Event {
 struct Module {
     id: ModuleId,
     context: u64,
+    /// What it was loaded from, where sessions can be saved.
+    kept: Option<modules::Kept>,
+    /// Variables of it are in host memory.
+    is_bound: AtomicBool,
     #[expect(dead_code, reason = "held until the module is unloaded")]
     charge: Charge,
     #[expect(dead_code, reason = "held until the object is destroyed")]

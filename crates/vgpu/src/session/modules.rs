@@ -1,7 +1,9 @@
 //! Modules: policy, charge, load.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 
 use mica_cuda_abi::FunctionAttribute;
 use mica_gpu::budget::OBJECT_BYTES;
@@ -9,8 +11,9 @@ use mica_gpu::{
     DevicePtr, GlobalDescription, GpuError, KernelDescription, ModuleId, ModuleInfo, ModuleOptions,
     ParamLayout, Share, TensorMap, TensorMapRequest,
 };
+use mica_snapshot::SavedModule;
 
-use super::{Module, Session, table_full};
+use super::{Module, Session, lock, table_full};
 use crate::handle::ObjectKind;
 use crate::policy::{AllowedText, CodePolicy};
 use crate::ranges::{Owner, Range};
@@ -25,6 +28,15 @@ pub struct LoadedModule {
     pub info: ModuleInfo,
 }
 
+/// What is needed to load a module again.
+pub(super) struct Kept {
+    pub(super) image: Vec<u8>,
+    pub(super) memcheck: bool,
+    /// Attributes of kernels that the program has set; there are few, and the device has taken each of them.
+    pub(super) attributes: Mutex<BTreeMap<(u32, u32), i32>>,
+    _share: Share,
+}
+
 impl Session {
     /// Loads PTX, a fatbin or a cubin, if the virtual GPU's policy allows what is in it.
     pub fn module_load(
@@ -33,14 +45,33 @@ impl Session {
         image: &[u8],
         options: &ModuleOptions,
     ) -> Result<LoadedModule> {
+        self.load(context, image, options, None)
+    }
+
+    /// As [`Session::module_load`]; where `before` has what was saved of the module, with the handle and the addresses that it had.
+    pub(super) fn load(
+        &self,
+        context: u64,
+        image: &[u8],
+        options: &ModuleOptions,
+        before: Option<&SavedModule>,
+    ) -> Result<LoadedModule> {
         self.check()?;
         let allowed = self.allowed_text(image)?;
-        let image = (allowed.as_ref()).map_or(image, |allowed| allowed.text.as_bytes());
+        let text = (allowed.as_ref()).map_or(image, |allowed| allowed.text.as_bytes());
         let owner = self.context_id(context)?;
+        let kept = self.keep(image, options)?;
         // What the image will take on the device is known only afterwards; its own size is charged
         // before, its variables after, and it goes again if they do not fit.
-        let mut charge = self.vgpu.charge(image.len() as u64, self)?;
-        let loaded = self.gpu.module_load(owner, image, options);
+        let mut charge = self.vgpu.charge(text.len() as u64, self)?;
+        let loaded = match before {
+            None => self.gpu.module_load(owner, text, options),
+            Some(before) => {
+                let all = before.variables.iter();
+                let addresses: Vec<_> = all.map(|variable| DevicePtr(variable.address)).collect();
+                self.gpu.module_load_at(owner, text, options, &addresses)
+            }
+        };
         let id = self.watch(context, loaded)?;
         let finish = || -> Result<LoadedModule> {
             let info = self.gpu.module_info(id)?;
@@ -53,16 +84,24 @@ impl Session {
             let shares = shares?;
             let mut tables = self.write();
             tables.contexts.get(context)?;
-            let entry = Module {
+            let entry = Arc::new(Module {
                 id,
                 context,
+                kept,
+                is_bound: AtomicBool::new(false),
                 charge,
                 share,
+            });
+            let module = match before {
+                None => {
+                    let inserted = tables.modules.insert(entry);
+                    inserted.map_err(|_| table_full(ObjectKind::Module))?
+                }
+                Some(before) => {
+                    tables.modules.insert_at(before.handle, entry)?;
+                    before.handle
+                }
             };
-            let module = tables
-                .modules
-                .insert(Arc::new(entry))
-                .map_err(|_| table_full(ObjectKind::Module))?;
             for (global, share) in shares {
                 let range = Range {
                     bytes: global.bytes,
@@ -84,6 +123,22 @@ impl Session {
             }
         }
         result
+    }
+
+    /// Keeps the image of a module, where sessions can be saved.
+    fn keep(&self, image: &[u8], options: &ModuleOptions) -> Result<Option<Kept>> {
+        if !self.vgpu.spec().can_be_saved || self.gpu.address_space().is_none() {
+            return Ok(None);
+        }
+        let share = self
+            .budget
+            .take(image.len() as u64, "the image of a module")?;
+        Ok(Some(Kept {
+            image: image.to_vec(),
+            memcheck: options.memcheck,
+            attributes: Mutex::default(),
+            _share: share,
+        }))
     }
 
     /// The host bytes of a module's description, which is kept twice: here and in the device.
@@ -157,7 +212,9 @@ impl Session {
                 )));
             }
         }
-        Ok(self.gpu.module_bind(known.id, global, address)?)
+        self.gpu.module_bind(known.id, global, address)?;
+        known.is_bound.store(true, Relaxed);
+        Ok(())
     }
 
     /// Kernels and variables of a module.
@@ -192,9 +249,14 @@ impl Session {
         attribute: FunctionAttribute,
         value: i32,
     ) -> Result<()> {
-        self.with_module(module, |id| {
-            self.gpu.kernel_set_attribute(id, kernel, attribute, value)
-        })
+        self.check()?;
+        let tables = self.read();
+        let module = tables.modules.get(module)?;
+        (self.gpu).kernel_set_attribute(module.id, kernel, attribute, value)?;
+        if let Some(kept) = &module.kept {
+            lock(&kept.attributes).insert((kernel, attribute as u32), value);
+        }
+        Ok(())
     }
 
     /// Dynamic shared memory that each of so many blocks on one multiprocessor can have.

@@ -378,7 +378,7 @@ fn state_tone(state: VgpuState) -> Tone {
     match state {
         VgpuState::Active => Tone::Good,
         VgpuState::Ready => Tone::Dim,
-        VgpuState::Suspended => Tone::Warn,
+        VgpuState::Suspended | VgpuState::Snapshotted => Tone::Warn,
         VgpuState::Degraded | VgpuState::Lost => Tone::Bad,
     }
 }

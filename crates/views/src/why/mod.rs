@@ -211,6 +211,7 @@ fn headline(findings: &[Finding]) -> &'static str {
     match findings.first().map(|finding| finding.cause) {
         Some(Cause::Lost) => "its GPU is lost",
         Some(Cause::Suspended) => "suspended",
+        Some(Cause::Snapshotted) => "snapshotted",
         Some(Cause::NoProgram) => "no program uses it",
         Some(Cause::Degraded) => "a limit is not in force",
         Some(Cause::BelowShare) => "it waits and gets less than its share",

@@ -59,6 +59,8 @@ pub enum Cause {
     Lost,
     /// It is suspended.
     Suspended,
+    /// It was saved to a file.
+    Snapshotted,
     /// No program uses it.
     NoProgram,
     /// Something configured is not in force.
@@ -156,6 +158,11 @@ fn stopped(figures: &Figures) -> Option<Finding> {
             Cause::Suspended,
             "it is suspended".to_owned(),
             format!("mica resume {name}"),
+        ),
+        VgpuState::Snapshotted => (
+            Cause::Snapshotted,
+            "it was saved to a file, and its program waits".to_owned(),
+            "mica restore FILE".to_owned(),
         ),
         _ if figures.processes == 0 => (
             Cause::NoProgram,
@@ -425,6 +432,7 @@ mod tests {
         assert_eq!(first(&none), Cause::NoProgram);
         for (state, cause) in [
             (VgpuState::Suspended, Cause::Suspended),
+            (VgpuState::Snapshotted, Cause::Snapshotted),
             (VgpuState::Lost, Cause::Lost),
         ] {
             let stopped = Figures { state, ..busy() };

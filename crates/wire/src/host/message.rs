@@ -7,7 +7,7 @@ use super::frame::{Frame, Text, messages, numbered};
 use crate::codec::record;
 
 /// Protocol version; a mismatch is refused with both numbers.
-pub const PROTOCOL_VERSION: u64 = 6;
+pub const PROTOCOL_VERSION: u64 = 7;
 
 /// What a file that workers hand each other stands for.
 pub mod file_kinds {
@@ -50,6 +50,8 @@ numbered! {
         Protocol = 6,
         /// Too many connections.
         Busy = 7,
+        /// The virtual GPU is in a snapshot: ask again once that is restored.
+        Parked = 8,
     }
 
     /// How much a note matters.
@@ -306,6 +308,27 @@ messages! {
             /// The line.
             row: ProfileRow,
         }
+        /// Worker: the answer to [`DaemonMessage::Save`]. My program waits until [`DaemonMessage::EndSave`].
+        37 Saved {
+            /// The number of the request.
+            request: u64,
+            /// By what its program and the file know each other.
+            session: u64,
+            /// Why nothing was saved; empty if all was.
+            why: Text,
+        }
+        /// Worker: the answer to [`DaemonMessage::Restore`].
+        38 Restored {
+            /// The number of the request.
+            request: u64,
+            /// Why nothing was restored; empty if all was.
+            why: Text,
+        }
+        /// Tool: keep the attached file for the request to the control API that names it, as long as I am here.
+        39 LendFile {
+            /// What it is kept under; nobody can guess it.
+            name: [u8; 16],
+        }
     }
 }
 
@@ -415,6 +438,24 @@ messages! {
         33 MakeFile {
             /// Bytes of the region.
             bytes: u64,
+        }
+        /// To a worker: save your session to the attached file, once its work has ended.
+        34 Save {
+            /// A number that the answer repeats.
+            request: u64,
+        }
+        /// To a worker that has saved its session.
+        35 EndSave {
+            /// Whether another worker goes on with the session: end. Else go on.
+            park: bool,
+        }
+        /// To a worker that has no program yet: restore a session from the first attached descriptor, for the program whose end
+        /// the second one tells.
+        36 Restore {
+            /// A number that the answer repeats.
+            request: u64,
+            /// The session that the program waits for, as [`ClientMessage::Saved`] had it.
+            session: u64,
         }
         /// To a worker: give back memory that you keep for later; then answer as [`DaemonMessage::AskMap`].
         32 Compact {

@@ -76,6 +76,8 @@ pub(crate) struct ProgramLine {
     pub(crate) notices_done: AtomicU32,
     /// How many at this end wait for anything at all, by [`WorkerLine::progress`].
     pub(crate) watching: AtomicU32,
+    /// 1 where the program looks for another worker when this one has parked the session.
+    pub(crate) returns: AtomicU32,
 }
 
 /// Written by the worker.
@@ -102,6 +104,8 @@ pub(crate) struct WorkerLine {
     pub(crate) progress: AtomicU32,
     /// A position in the ring: the work of everything before it is done.
     pub(crate) quiet: AtomicU64,
+    /// The number of the session, once it was saved and the worker ends; another worker goes on with it.
+    pub(crate) parked: AtomicU64,
 }
 
 /// Written by the program while it copies.

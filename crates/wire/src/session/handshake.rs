@@ -39,6 +39,20 @@ messages! {
             /// Whether the region's upper part has windows on device memory.
             has_windows: bool,
         }
+        /// Program: I am here again; my session was saved. Descriptor: the area.
+        69 Resume {
+            /// The version I speak.
+            version: u64,
+            /// The number that the worker which saved it has left in the area.
+            session: u64,
+            /// Files of host memory that follow once the worker has answered, each named by its address on the device.
+            files: u64,
+        }
+        /// Worker: accepted; I go on where the other one was.
+        70 Resumed {
+            /// The version I speak.
+            version: u64,
+        }
     }
 }
 

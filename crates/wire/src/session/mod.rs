@@ -15,6 +15,8 @@
 //!     │ pageable data ──► staging chunk ──► device, chunk given back (futex)
 //!     │ pageable data ──► window on device memory, once earlier work is done: no message at all
 //!     │ ◄──────────────────────────── notices: a host callback is due
+//!     │ ◄──────────────────────────── parked: saved to a file, the worker ends
+//!     │ Resume{session} + the area ── another socket ────────────► another worker goes on
 //!     ╳ closed socket ──────────────────────────────────────────► everything it held is freed
 //! ```
 //!
@@ -59,7 +61,7 @@ pub use shared_handle::{SharedHandle, SharedKind};
 pub use types::*;
 
 /// Version of the session protocol; a mismatch is refused with both numbers.
-pub const SESSION_VERSION: u32 = 8;
+pub const SESSION_VERSION: u32 = 9;
 
 /// Why a session cannot go on, or a call could not be made.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

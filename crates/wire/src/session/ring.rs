@@ -264,6 +264,16 @@ impl RingReader {
         Ok(Some(header))
     }
 
+    /// A reader that goes on behind what another one has taken.
+    pub fn behind(position: u64) -> Self {
+        Self {
+            head: position,
+            tail: position,
+            // Another number, so that the program is shown the room there is.
+            published: position.wrapping_sub(8),
+        }
+    }
+
     /// Shows the program how much room there is.
     fn publish(&mut self, area: &SessionArea) {
         if self.published == self.head {
@@ -332,6 +342,28 @@ mod tests {
         assert_eq!(pushed, RING_BYTES / MAX_RECORD_BYTES);
         reader.try_next(&area, &mut Vec::new()).unwrap().unwrap();
         assert!(producer.try_push(&area, 1, NO_SLOT, &big, &[]));
+    }
+
+    #[test]
+    fn another_reader_goes_on_where_one_was() {
+        let area = area();
+        let (mut producer, mut first) = (Producer::default(), RingReader::default());
+        let mut body = Vec::new();
+        for number in 0..3_u8 {
+            assert!(producer.try_push(&area, 7, NO_SLOT, &[number], &[]));
+        }
+        first.try_next(&area, &mut body).unwrap().unwrap();
+        let mut second = RingReader::behind(first.position());
+        for number in 1..3_u8 {
+            second.try_next(&area, &mut body).unwrap().unwrap();
+            assert_eq!(body, [number]);
+        }
+        assert_eq!(second.try_next(&area, &mut body), Ok(None));
+        let head = area.control().worker.head.load(Relaxed);
+        assert_eq!(head, second.position());
+        // Whatever a file says: a position that the program has not come to is a violation.
+        let mut lying = RingReader::behind(second.position() + 8);
+        assert!(lying.try_next(&area, &mut body).is_err());
     }
 
     #[test]

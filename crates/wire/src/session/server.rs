@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -28,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const HELLO_PATIENCE: Duration = Duration::from_secs(1);
 /// Most bytes of answers that wait for the program to ask for their rest.
 const UNFINISHED_BYTES: usize = 256 << 20;
+/// Files of host memory that a program may bring when it comes back.
+const MOST_FILES: u64 = 1024;
 /// Descriptors that may wait for their calls.
 const DESCRIPTORS: usize = 64;
 /// Looks for a call between two moments for something else, some microseconds.
@@ -69,6 +72,17 @@ pub struct Greeting {
     socket: HostSocket,
     /// A region that the program wants the session to lie in, and its bytes.
     region: Option<(OwnedFd, u64)>,
+    /// The number, the area and the files of a session that was saved and is to go on.
+    resumes: Option<(u64, OwnedFd, u64)>,
+}
+
+/// What a port must know to go on where another one was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortState {
+    /// Bytes ever taken from the ring.
+    pub position: u64,
+    /// Answers whose rest the program will ask for, by reply slot.
+    pub unfinished: Vec<(u16, Vec<u8>)>,
 }
 
 impl Greeting {
@@ -86,19 +100,31 @@ impl Greeting {
         let mut greeting = Self {
             socket,
             region: None,
+            resumes: None,
         };
         let (hello, fds) = greeting.socket.receive().map_err(no_handshake)?;
         let mut bytes = Ok(0);
-        if let Some(fd) = fds.into_iter().next() {
+        let mut fds = fds.into_iter();
+        let said = hello.read();
+        if let Ok(Handshake::Resume { session, files, .. }) = said {
+            let area = fds.next().filter(|_| files <= MOST_FILES);
+            greeting.resumes = area.map(|area| (session, area, files));
+        }
+        if let Some(fd) = fds.next() {
             bytes = check_region(&fd);
             greeting.region = bytes.ok().map(|bytes| (fd, bytes));
         }
-        let text = match hello.read() {
+        let text = match said {
             Ok(Handshake::Hello { version }) if version == VERSION && bytes.is_ok() => None,
+            Ok(Handshake::Resume { version, .. })
+                if version == VERSION && greeting.resumes.is_some() =>
+            {
+                None
+            }
             Ok(Handshake::Hello { version }) if version == VERSION => {
                 Some("the file that the program sent cannot hold a session".into())
             }
-            Ok(Handshake::Hello { version }) => Some(format!(
+            Ok(Handshake::Hello { version } | Handshake::Resume { version, .. }) => Some(format!(
                 "this worker speaks session version {VERSION}, the program version {version}"
             )),
             Ok(_) => Some("a program says hello first".into()),
@@ -126,6 +152,37 @@ impl Greeting {
     pub fn region(&self) -> Option<(BorrowedFd<'_>, u64)> {
         let (fd, bytes) = self.region.as_ref()?;
         Some((fd.as_fd(), *bytes))
+    }
+
+    /// The number of the saved session that is to go on; `None` for a new one.
+    pub fn resumes(&self) -> Option<u64> {
+        self.resumes.as_ref().map(|(session, ..)| *session)
+    }
+
+    /// Answers a program whose session was saved, and goes on with it in the area that the program has brought.
+    ///
+    /// # Errors
+    /// If the program brought no area, it cannot be mapped, or the program is gone.
+    pub fn welcome_back(mut self, state: PortState) -> Result<Arc<SessionPort>, SessionError> {
+        let (_, fd, files) = (self.resumes.take())
+            .ok_or_else(|| SessionError::Ended("the program brought no area".into()))?;
+        let area = SessionArea::adopt(fd).map_err(SessionError::system("mmap"))?;
+        area.control().worker.parked.store(0, SeqCst);
+        let port = SessionPort::new(area, self.socket, None);
+        port.taken.store(state.position, Release);
+        port.done.store(state.position, Release);
+        *lock(&port.unfinished) = state.unfinished.into_iter().collect();
+        let answer = Handshake::Resumed { version: VERSION };
+        port.socket.send(&answer, &[]).map_err(no_handshake)?;
+        for _ in 0..files {
+            let (message, fds) = port.socket.receive().map_err(no_handshake)?;
+            if let (Ok(Handshake::HostMemory { tag }), Some(fd)) =
+                (message.read(), fds.into_iter().next())
+            {
+                lock(&port.descriptors).insert(tag, fd);
+            }
+        }
+        Ok(Arc::new(port))
     }
 
     /// Answers a program that has brought a region, in which the device has its windows as `layout` says.
@@ -240,11 +297,53 @@ impl SessionPort {
 
     /// The reader of this session's calls. Make one only.
     pub fn reader(&self) -> RingServer {
+        let reader = match self.taken.load(Acquire) {
+            0 => RingReader::default(),
+            position => RingReader::behind(position),
+        };
         RingServer {
             area: Arc::clone(&self.area),
-            reader: RingReader::default(),
+            reader,
             taken: Arc::clone(&self.taken),
         }
+    }
+
+    /// What another port needs to go on with this session. Nobody reads the ring meanwhile.
+    pub fn state(&self) -> PortState {
+        let unfinished = lock(&self.unfinished);
+        PortState {
+            position: self.taken.load(Acquire),
+            unfinished: unfinished
+                .iter()
+                .map(|(slot, bytes)| (*slot, bytes.clone()))
+                .collect(),
+        }
+    }
+
+    /// Whether the program will look for another worker if this one parks the session.
+    pub fn is_answered_elsewhere(&self) -> bool {
+        self.area.control().program.returns.load(Acquire) != 0
+    }
+
+    /// Forgets descriptors whose calls have not come.
+    pub fn forget_descriptors(&self) {
+        lock(&self.descriptors).clear();
+    }
+
+    /// Whether descriptors have come whose calls have not.
+    pub fn has_descriptors(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let none = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        !lock(&self.descriptors).is_empty() || poll(&mut fds, Some(&none)) != Ok(0)
+    }
+
+    /// Tells the program that this worker ends and another one will go on with the session of this number. Nothing is done
+    /// for the program any more.
+    pub fn park(&self, session: u64) {
+        self.area.control().worker.parked.store(session, SeqCst);
     }
 
     /// Tells a peer that watches for any change that there is one.

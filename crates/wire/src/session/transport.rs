@@ -4,7 +4,7 @@
 //! first carrier. A stream of bytes can be another: it frames the same records, and answers `None`
 //! where shared memory is asked for, so that data travels inside records.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +57,19 @@ pub trait ClientTransport: Send + Sync {
     /// waits, and neither sees what the other writes in between.
     fn copies_host_memory(&self) -> bool {
         false
+    }
+    /// Whether the files of so many pieces of host memory, and of one more, can be brought to another worker.
+    fn can_offer(&self) -> bool {
+        false
+    }
+    /// Keeps the file of host memory at a device address for another worker.
+    fn offer_file(&self, _address: u64, _fd: OwnedFd) {}
+    /// Forgets the file of host memory that the device uses no more.
+    fn forget_file(&self, _address: u64) {}
+    /// How often another worker went on with the session. A call that was made while the number changed may have come without
+    /// the descriptor that was sent for it.
+    fn returns(&self) -> u64 {
+        0
     }
     /// Keeps work for a stream, and for those that wait for it, out until [`ClientTransport::end_turn`].
     /// Waits for other turns. For carriers with windows.

@@ -84,6 +84,22 @@ impl Dispatcher {
         done(())
     }
 
+    /// The blobs that wait for their calls.
+    pub(crate) fn blobs(&self) -> Vec<(u64, Vec<u8>)> {
+        let blobs = lock(&self.blobs);
+        let arrived = (blobs.by_number.iter())
+            .filter_map(|(number, blob)| Some((*number, blob.as_ref().ok()?.bytes.clone())));
+        arrived.collect()
+    }
+
+    /// Takes blobs in that waited when the session was saved; one that the session's budget has no room for is told to its
+    /// call.
+    pub(crate) fn restore_blobs(&self, blobs: &[(u64, Vec<u8>)]) {
+        for (number, bytes) in blobs.iter().take(BLOBS) {
+            let _ = self.add_blob(*number, bytes);
+        }
+    }
+
     pub(super) fn take_blob(&self, blob: u64) -> Result<Blob, Failure> {
         let arrived = lock(&self.blobs).by_number.remove(&blob);
         let arrived =

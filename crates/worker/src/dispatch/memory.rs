@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{Copy3d, DevicePtr, GpuError, HostSpan, Place};
-use mica_vgpu::{GraphOp, VgpuError};
+use mica_snapshot::SavedHost;
+use mica_vgpu::{GraphOp, HostUse, VgpuError};
 use mica_wire::session as wire;
 use mica_wire::session::server::SessionPort;
 use mica_wire::session::{Data, Done, Number, Region, backed_bytes, check_foreign, chunk_state};
@@ -52,7 +53,7 @@ handlers! { dispatcher, session, tail;
     Fill(call) => done(session.fill(call.stream, &convert::fill(&call))?);
     Write(call) => done(session.write_shared(call.stream, DevicePtr(call.address), &tail.into())?);
     Read(call) => dispatcher.read(&call);
-    HostRegister(call) => dispatcher.host_register(&call);
+    HostRegister(call) => dispatcher.host_register(&call, None);
     HostUnregister(call) => done(session.host_unregister(call.context, DevicePtr(call.address))?);
     MemoryWindow(call) => {
         let found = session.memory_window(DevicePtr(call.address), call.bytes)?;
@@ -179,7 +180,11 @@ impl Dispatcher {
 
     /// Maps memory of the program, at the program's own address where the device uses this process's. It has its
     /// pages already, but for managed memory of a device without a driver.
-    fn host_register(&self, c: &wire::HostRegister) -> Result<Number, Failure> {
+    fn host_register(
+        &self,
+        c: &wire::HostRegister,
+        wanted: Option<DevicePtr>,
+    ) -> Result<Number, Failure> {
         let refused = |what: String| Failure::Refused(VgpuError::Argument(what));
         let failed = |error: Errno| match error {
             Errno::NOMEM => {
@@ -217,10 +222,40 @@ impl Dispatcher {
         // SAFETY: as above; the file is sealed, or the region of a session whose end it is if the file is cut short.
         let address = unsafe {
             let fd = Some((fd, c.offset));
-            self.session
-                .host_register(c.context, span, fd, c.charge, keeper)
+            let how = HostUse {
+                charge: c.charge,
+                is_offered: c.offered,
+                wanted,
+            };
+            (self.session).host_register_as(c.context, span, fd, how, keeper)
         };
         number(address?.0)
+    }
+
+    /// Registers host memory again that a saved session had: its program has brought the files.
+    ///
+    /// # Errors
+    /// A sentence about what is missing.
+    pub(crate) fn restore_host(&self, saved: &[SavedHost]) -> Result<(), String> {
+        for host in saved {
+            let call = wire::HostRegister {
+                context: host.context,
+                tag: host.address,
+                bytes: host.bytes,
+                offset: host.offset,
+                charge: host.charged,
+                wanted: 0,
+                offered: true,
+            };
+            let registered = self.host_register(&call, Some(DevicePtr(host.address)));
+            registered.map_err(|failure| match failure {
+                Failure::Refused(error) => error.sentence(),
+                Failure::Violation(violation) => violation.to_string(),
+            })?;
+        }
+        // Of host memory that went with its context.
+        self.port.forget_descriptors();
+        Ok(())
     }
 
     /// The file of the session's region, if the memory is in its heap.

@@ -149,6 +149,23 @@ impl Dispatcher {
         }
     }
 
+    /// What of the session cannot be saved, besides what the engine knows.
+    pub(crate) fn obstacle_to_saving(&self) -> Option<String> {
+        let own = [
+            (
+                self.shared.is_used(),
+                "memory or events that other processes may have (cuIpcGetMemHandle)",
+            ),
+            (
+                self.callbacks.any(),
+                "host functions that its streams wait for",
+            ),
+            (!lock(&self.abandoned).is_empty(), "copies that failed"),
+        ];
+        let found = own.into_iter().find(|(is, _)| *is);
+        found.map(|(_, what)| format!("its program has {what}"))
+    }
+
     /// The context with these late errors; 0 for none.
     pub(crate) fn context_of(&self, owner: Owner) -> u64 {
         match owner {

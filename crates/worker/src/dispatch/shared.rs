@@ -47,6 +47,15 @@ pub(super) struct Shared {
     other_pages: Mutex<HashMap<Name, Arc<EventPage>>>,
 }
 
+impl Shared {
+    /// Whether anything was shared with or taken from another process.
+    pub(super) fn is_used(&self) -> bool {
+        !lock(&self.memory).is_empty()
+            || !lock(&self.own_pages).is_empty()
+            || !lock(&self.events).is_empty()
+    }
+}
+
 handlers! { dispatcher, session, tail;
     ShareMemory(call) => {
         let key = Key::Allocation(call.context, call.address);

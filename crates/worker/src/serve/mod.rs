@@ -18,6 +18,7 @@ mod execute;
 mod held;
 mod launch_path;
 mod ring_reader;
+mod still;
 mod threads;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,16 +28,19 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use mica_limits::HostLink;
 use mica_vgpu::Vgpu;
 use mica_wire::host::message::Severity;
-use mica_wire::session::server::{Greeting, SessionPort};
+use mica_wire::session::server::{Greeting, PortState, SessionPort};
 use mica_wire::session::{RegionLayout, SessionError};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::dispatch::Dispatcher;
 use crate::gated::Submitter;
 use crate::last_resort;
+use crate::saving::{Restored, Saving};
 use crate::windows::PortWindows;
 use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Program, SharedFiles, Worker, WorkerError};
-use threads::SessionThreads;
+
+pub(crate) use still::Still;
+pub(crate) use threads::SessionThreads;
 
 impl Worker {
     /// Takes no more sessions, if there are none; says whether that is so. From then on nobody is
@@ -103,15 +107,31 @@ impl Worker {
             link.note(Severity::Warning, &text);
             return;
         }
-        let output = Arc::new(OutputBuffer::recorded_by(&self.recorder));
-        let served = (self.devices.open(Arc::clone(&output))).and_then(|gpu| {
-            let around = Surroundings {
-                submitter: self.submitter.clone(),
-                files: Some(Arc::clone(link) as _),
-                is_urgent: self.is_urgent,
-            };
-            serve(&self.vgpu, gpu, output, greeting, life, around)
-        });
+        let surroundings = Surroundings {
+            submitter: self.submitter.clone(),
+            files: Some(Arc::clone(link) as _),
+            is_urgent: self.is_urgent,
+            saving: Some((&self.saving, pid)),
+        };
+        let served = match greeting.resumes() {
+            None => {
+                let output = Arc::new(OutputBuffer::recorded_by(&self.recorder));
+                let gpu = self.devices.open(Arc::clone(&output));
+                gpu.and_then(|gpu| serve(&self.vgpu, gpu, output, greeting, life, surroundings))
+            }
+            Some(number) => match self.saving.take_restored(number) {
+                Some(restored) => {
+                    let served = serve_restored(restored, greeting, life, surroundings);
+                    // It has counted as a session since it was restored.
+                    self.sessions.fetch_sub(1, AcqRel);
+                    served
+                }
+                None => {
+                    greeting.refuse("the snapshot of this session was not restored here");
+                    Ok(None)
+                }
+            },
+        };
         self.welcomed.fetch_sub(1, AcqRel);
         match served {
             Ok(Some(violation)) => {
@@ -142,8 +162,7 @@ pub fn serve_session(
     life: Option<OwnedFd>,
 ) -> Result<Option<String>, WorkerError> {
     let greeting = Greeting::receive(socket)?;
-    let around = Surroundings::default();
-    serve(vgpu, gpu, output, greeting, life, around)
+    serve(vgpu, gpu, output, greeting, life, Surroundings::default())
 }
 
 /// As [`serve_session`], for a program that may share memory with others that `files` leads to.
@@ -158,22 +177,24 @@ pub fn serve_sharing(
     files: Arc<dyn SharedFiles>,
 ) -> Result<Option<String>, WorkerError> {
     let greeting = Greeting::receive(socket)?;
-    let around = Surroundings {
+    let surroundings = Surroundings {
         files: Some(files),
         ..Surroundings::default()
     };
-    serve(vgpu, gpu, output, greeting, None, around)
+    serve(vgpu, gpu, output, greeting, None, surroundings)
 }
 
 /// What a session has of the process around it.
 #[derive(Default)]
-struct Surroundings {
+struct Surroundings<'a> {
     /// The gate that submissions pass.
     submitter: Option<Arc<Submitter>>,
     /// Who carries files to others.
     files: Option<Arc<dyn SharedFiles>>,
     /// Whether its calls are looked for also after pauses of milliseconds.
     is_urgent: bool,
+    /// Who saves it, and the number of its program's process.
+    saving: Option<(&'a Saving, u32)>,
 }
 
 /// As [`serve_session`], for a program that has said hello.
@@ -183,7 +204,7 @@ fn serve(
     output: Arc<OutputBuffer>,
     greeting: Greeting,
     life: Option<OwnedFd>,
-    around: Surroundings,
+    surroundings: Surroundings<'_>,
 ) -> Result<Option<String>, WorkerError> {
     // Given once for each device, so no other session of it can see what this program has.
     let port = match greeting.region() {
@@ -194,7 +215,7 @@ fn serve(
             greeting.welcome_in_region(RegionLayout::new(bytes, has_windows))?
         }
     };
-    if around.is_urgent {
+    if surroundings.is_urgent {
         port.expect_urgent_calls();
     }
     let session = vgpu
@@ -202,8 +223,59 @@ fn serve(
         .map_err(|error| SessionError::Ended(error.to_string()))?;
     output.attach(&port);
     session.attach_windows(Box::new(PortWindows(Arc::clone(&port))));
-    let dispatcher = Dispatcher::new(session, Arc::clone(&port), output, around.files);
-    let threads = SessionThreads::start(dispatcher, around.submitter)?;
+    let files = surroundings.files.clone();
+    let dispatcher = Dispatcher::new(session, Arc::clone(&port), output, files);
+    serve_on(dispatcher, life, surroundings)
+}
+
+/// Goes on with a restored session, for its program that has come back.
+fn serve_restored(
+    restored: Restored,
+    greeting: Greeting,
+    life: Option<OwnedFd>,
+    surroundings: Surroundings<'_>,
+) -> Result<Option<String>, WorkerError> {
+    let Restored {
+        session,
+        output,
+        port: saved,
+        host,
+        ..
+    } = restored;
+    let state = PortState {
+        position: saved.position,
+        unfinished: saved.unfinished,
+    };
+    let port = greeting.welcome_back(state)?;
+    if surroundings.is_urgent {
+        port.expect_urgent_calls();
+    }
+    output.attach(&port);
+    (saved.output.iter()).for_each(|(kind, bytes)| output.add(*kind, bytes));
+    port.show_late(session.late().count());
+    session.attach_windows(Box::new(PortWindows(Arc::clone(&port))));
+    let files = surroundings.files.clone();
+    let dispatcher = Dispatcher::new(session, port, output, files);
+    dispatcher.restore_blobs(&saved.blobs);
+    if let Err(why) = dispatcher.restore_host(&host) {
+        let text = format!("host memory of its program could not be had again: {why}");
+        dispatcher.port.end(&text);
+        return Err(SessionError::Ended(text).into());
+    }
+    serve_on(dispatcher, life, surroundings)
+}
+
+/// Carries out the calls of a session until it is over.
+fn serve_on(
+    dispatcher: Dispatcher,
+    life: Option<OwnedFd>,
+    surroundings: Surroundings<'_>,
+) -> Result<Option<String>, WorkerError> {
+    let port = Arc::clone(&dispatcher.port);
+    let threads = SessionThreads::start(dispatcher, surroundings.submitter)?;
+    if let Some((saving, pid)) = surroundings.saving {
+        saving.serves(&threads, pid);
+    }
     watch(&port, life.as_ref());
     Ok(threads.close())
 }

@@ -1,5 +1,6 @@
 //! One thread's turn at the ring: reads calls, and has each of them carried out in its place.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
@@ -36,7 +37,7 @@ impl SessionThreads {
         let gpu = self.dispatcher.session.gpu();
         let mut launches = LaunchPath::default();
         port.attend();
-        while !self.is_over() {
+        while !self.is_over() && !self.is_held() {
             let Some(header) = ring.next(body)? else {
                 launches = LaunchPath::default();
                 self.dispatcher.settle();
@@ -118,15 +119,19 @@ impl SessionThreads {
         tail: &[u8],
     ) -> Result<Option<Ring<'a>>, Violation> {
         let port = &self.dispatcher.port;
+        // Before the ring is anybody's: whoever has it knows of all calls before it.
+        self.without_ring.fetch_add(1, SeqCst);
         self.leave_ring(ring);
         let mut back = None;
-        self.carry_out(header, call, tail, || {
+        let done = self.carry_out(header, call, tail, || {
             back = self.reader.try_lock().ok();
             if back.is_some() {
                 port.attend();
             }
             port.show_quiet(|| self.dispatcher.session.gpu().is_idle());
-        })?;
+        });
+        self.without_ring.fetch_sub(1, SeqCst);
+        done?;
         Ok(back.or_else(|| self.reader.try_lock().ok()))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use mica_wire::session::server::RingServer;
 use mica_wire::session::{SLOTS, Violation};
@@ -16,7 +16,7 @@ use crate::gated::{Gated, Submitter};
 const STACK_BYTES: usize = 8 << 20;
 
 /// What the threads of one session share.
-pub(super) struct SessionThreads {
+pub(crate) struct SessionThreads {
     pub(super) dispatcher: Dispatcher,
     pub(super) reader: Mutex<RingServer>,
     /// Threads that sleep until there is something to do.
@@ -25,6 +25,12 @@ pub(super) struct SessionThreads {
     over: AtomicBool,
     /// The rule that the program broke.
     broken: Mutex<Option<String>>,
+    /// Calls that are carried out by threads that have given up the ring.
+    pub(super) without_ring: AtomicUsize,
+    /// Whether calls are to wait, because the session is being saved.
+    pub(super) held: AtomicBool,
+    /// What threads sleep on meanwhile.
+    pub(super) letting_go: (Mutex<()>, Condvar),
     /// The way to the gate, where submissions must pass one before the device.
     pub(super) gated: Option<Gated>,
 }
@@ -42,6 +48,9 @@ impl SessionThreads {
             threads: AtomicUsize::new(0),
             over: AtomicBool::new(false),
             broken: Mutex::default(),
+            without_ring: AtomicUsize::new(0),
+            held: AtomicBool::new(false),
+            letting_go: Default::default(),
             gated: submitter.map(Gated::new),
         });
         threads.spawn().map_err(WorkerError::Thread)?;
@@ -139,6 +148,9 @@ impl SessionThreads {
     /// Leads if nobody does; then sleeps until there is something to do.
     fn attend(self: &Arc<Self>, body: &mut Vec<u8>) -> Result<(), Violation> {
         let port = &self.dispatcher.port;
+        if self.is_held() {
+            self.wait_until_let_go();
+        }
         let doorbell = port.doorbell();
         let turn = match self.reader.try_lock() {
             Ok(reader) => self.lead(reader, body)?,

@@ -291,12 +291,13 @@ calls! { $
         /** Bytes. */ bytes: u64, /** Offset in the file. */ offset: u64,
         /** Charge it to the memory limit (managed memory). */ charge: bool,
         /** The program's address of it, which a device with a driver should use too; 0 for any. */ wanted: u64,
+        /** The program can bring the file again, should another worker go on with the session. */ offered: bool,
     } -> Number;
         class: Waiting, late: Never, order: Takes, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
     /// Waits for the context, then ends `HostRegister`.
     71 HostUnregister { /** Context. */ context: u64, /** Device address. */ address: u64, } -> Done;
-        class: Waiting, late: Never, order: Ordered, touches: [frees], gate: Never, settle: Yes, node: No, effect: None;
+        class: Waiting, late: Never, order: Ordered, touches: [frees], gate: Never, settle: Yes, node: No, effect: FreesMemory;
 
     /// Lets the program touch the allocation around an address in place.
     72 MemoryWindow { /** First byte. */ address: u64, /** Bytes that will be touched. */ bytes: u64, } -> Window;

@@ -22,7 +22,7 @@ pub use data::{DeviceBox, HostBox};
 pub use heap::{HostPiece, RegionHeap};
 pub use records::{AnswerPart, ProgressWords, RecordPort};
 pub use region_port::RegionPort;
-pub use ring::RingTransport;
+pub use ring::{RingTransport, WayBack};
 use unwaited::Unwaited;
 pub use window::{WindowCopy, observe_window_copies};
 use windows::Windows;
@@ -155,7 +155,10 @@ impl<T: ClientTransport> SessionClient<T> {
             Effect::None | Effect::MakesContext | Effect::MakesStream => {}
             Effect::EndsContext => self.windows.forget_all(),
             Effect::EndsStream(stream) => self.transport.note_order(stream, None),
-            Effect::FreesMemory(address) => self.windows.forget(address),
+            Effect::FreesMemory(address) => {
+                self.windows.forget(address);
+                self.transport.forget_file(address);
+            }
         }
     }
 
@@ -331,6 +334,7 @@ impl<T: ClientTransport> SessionClient<T> {
             offset,
             charge,
             wanted,
+            offered: false,
         };
         Ok(self.call(&request)?.value)
     }
@@ -361,17 +365,34 @@ impl<T: ClientTransport> SessionClient<T> {
         if !charge || self.snapshot.has_driver {
             back(fd, offset, bytes);
         }
-        let tag = self.next_tag.fetch_add(1, Relaxed);
-        self.transport.send_descriptor(tag, fd.as_fd())?;
-        let request = HostRegister {
-            context,
-            tag,
-            bytes,
-            offset,
-            charge,
-            wanted,
+        let file = match self.transport.can_offer() {
+            true => fd.as_fd().try_clone_to_owned().ok(),
+            false => None,
         };
-        Ok(self.call(&request)?.value)
+        loop {
+            let returns = self.transport.returns();
+            let tag = self.next_tag.fetch_add(1, Relaxed);
+            self.transport.send_descriptor(tag, fd.as_fd())?;
+            let request = HostRegister {
+                context,
+                tag,
+                bytes,
+                offset,
+                charge,
+                wanted,
+                offered: file.is_some(),
+            };
+            match self.call(&request) {
+                // The descriptor went to a worker that is gone.
+                Err(SessionError::Refused { .. }) if self.transport.returns() != returns => {}
+                answer => {
+                    let address = answer?.value;
+                    file.into_iter()
+                        .for_each(|file| self.transport.offer_file(address, file));
+                    return Ok(address);
+                }
+            }
+        }
     }
 
     /// Frees host memory once the device is done with it.

@@ -1,9 +1,11 @@
 //! Records through shared memory.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -39,11 +41,33 @@ pub(super) const UNAVAILABLE: u32 = 46;
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 const NOT_SUPPORTED: u32 = 801;
 
+/// Files that are kept for another worker, each a descriptor of the program.
+const MOST_OFFERED: usize = 256;
+/// How long a program that waits for another worker sleeps between two questions.
+const RETURN_EVERY: Duration = Duration::from_millis(100);
+
+/// How a program asks for another worker after its own has parked the session: a socket, or `None` while there is nobody
+/// yet.
+///
+/// # Errors
+/// There will never be one: why.
+pub type WayBack =
+    Box<dyn Fn() -> Result<Option<OwnedFd>, String> + Send + Sync + UnwindSafe + RefUnwindSafe>;
+
 /// A session's ring, from the program's side.
-#[derive(Debug)]
 pub struct RingTransport {
     area: SessionArea,
+    /// To the worker that the session began with.
     socket: HostSocket,
+    /// To the one that serves it now, where that is another.
+    newer_socket: Mutex<Option<Arc<HostSocket>>>,
+    way_back: OnceLock<WayBack>,
+    /// Held by the thread that looks for another worker.
+    returning: Mutex<()>,
+    /// How often one was found.
+    returns: AtomicU64,
+    /// Files of host memory for another worker, by device address.
+    offered: Mutex<BTreeMap<u64, OwnedFd>>,
     window_file: Option<OwnedFd>,
     /// Host memory in the region that the session lies in.
     heap: Option<Arc<RegionHeap>>,
@@ -55,6 +79,15 @@ pub struct RingTransport {
     slots: AtomicU64,
     answers: Patience,
     chunks: Patience,
+}
+
+impl std::fmt::Debug for RingTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RingTransport")
+            .field("area", &self.area)
+            .field("socket", &self.socket)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a thread needs to write to the ring.
@@ -81,7 +114,13 @@ impl RingTransport {
                 let (code, message) = (UNAVAILABLE, text.into());
                 return Err(SessionError::Refused { code, message });
             }
-            Ok(Handshake::Hello { .. } | Handshake::HostMemory { .. }) | Err(_) => {
+            Ok(
+                Handshake::Hello { .. }
+                | Handshake::HostMemory { .. }
+                | Handshake::Resume { .. }
+                | Handshake::Resumed { .. },
+            )
+            | Err(_) => {
                 return Err(SessionError::Ended(format!(
                     "the worker opened with message kind {}",
                     answer.kind()
@@ -142,6 +181,11 @@ impl RingTransport {
         Self {
             area,
             socket,
+            newer_socket: Mutex::default(),
+            way_back: OnceLock::new(),
+            returning: Mutex::default(),
+            returns: AtomicU64::new(0),
+            offered: Mutex::default(),
             window_file,
             heap,
             copies_host_memory: false,
@@ -236,12 +280,96 @@ impl RingTransport {
         self.check_alive()
     }
 
-    /// Fails if the worker has ended the session or is gone.
+    /// Says how another worker is found when this one parks the session: the program waits then, and notices nothing else.
+    /// The first way counts.
+    pub fn attach_way_back(&self, way: WayBack) {
+        if self.heap.is_none() && !self.copies_host_memory && self.way_back.set(way).is_ok() {
+            self.area.control().program.returns.store(1, SeqCst);
+        }
+    }
+
+    /// Fails if the worker has ended the session or is gone. Where it has parked the session, waits for another one.
     pub(super) fn check_alive(&self) -> Result<(), SessionError> {
-        if self.area.control().worker.ended.load(Acquire) != 0 || self.socket_is_dead() {
+        let worker = &self.area.control().worker;
+        if worker.ended.load(Acquire) != 0 {
             return Err(self.why_ended());
         }
+        if !self.socket_is_dead() {
+            return Ok(());
+        }
+        match (worker.parked.load(Acquire), self.way_back.get()) {
+            (0, _) | (_, None) => Err(self.why_ended()),
+            (_, Some(way)) => self.come_back(way),
+        }
+    }
+
+    /// Waits until another worker goes on with the session.
+    #[cold]
+    fn come_back(&self, way: &WayBack) -> Result<(), SessionError> {
+        let _one = self
+            .returning
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        while self.socket_is_dead() {
+            // Another thread may have come back meanwhile, to a worker that is gone too.
+            let session = self.area.control().worker.parked.load(Acquire);
+            if session == 0 {
+                return Err(self.why_ended());
+            }
+            if let Some(socket) = way().map_err(SessionError::Ended)?
+                && self.resume(socket, session)?
+            {
+                return Ok(());
+            }
+            std::thread::sleep(RETURN_EVERY);
+        }
         Ok(())
+    }
+
+    /// Offers the session to a worker; whether it goes on. One that ends before it has answered is followed by another.
+    fn resume(&self, socket: OwnedFd, session: u64) -> Result<bool, SessionError> {
+        set_socket_timeout(&socket, Timeout::Recv, Some(HANDSHAKE))
+            .map_err(SessionError::system("setsockopt"))?;
+        let socket = HostSocket::from_fd(socket);
+        let offered = self.offered();
+        let hello = Handshake::Resume {
+            version: SESSION_VERSION.into(),
+            session,
+            files: offered.len() as u64,
+        };
+        if socket.send(&hello, &[self.area.fd()]).is_err() {
+            return Ok(false);
+        }
+        let Ok((answer, _)) = socket.receive() else {
+            return Ok(false);
+        };
+        match answer.read() {
+            Ok(Handshake::Resumed { .. }) => {}
+            Ok(Handshake::Refused { text, .. }) => return Err(SessionError::Ended(text.into())),
+            _ => return Ok(false),
+        }
+        for (address, file) in offered.iter() {
+            let memory = Handshake::HostMemory { tag: *address };
+            if socket.send(&memory, &[file.as_fd()]).is_err() {
+                return Ok(false);
+            }
+        }
+        let mut newer = self
+            .newer_socket
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *newer = Some(Arc::new(socket));
+        self.returns.fetch_add(1, SeqCst);
+        Ok(true)
+    }
+
+    fn offered(&self) -> MutexGuard<'_, BTreeMap<u64, OwnedFd>> {
+        self.offered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn newer_socket(&self) -> Option<Arc<HostSocket>> {
+        let newer = self.newer_socket.lock();
+        newer.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Fails if what was just read may not be what the worker wrote: a region is emptied after the session's end has been
@@ -258,7 +386,9 @@ impl RingTransport {
     }
 
     fn socket_is_dead(&self) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let newer = self.newer_socket();
+        let socket = newer.as_deref().unwrap_or(&self.socket);
+        let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
         let none = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -440,7 +570,9 @@ impl ClientTransport for RingTransport {
         if self.area.control().worker.ended.load(Acquire) != 0 {
             return Err(self.why_ended());
         }
-        self.socket
+        let newer = self.newer_socket();
+        let socket = newer.as_deref().unwrap_or(&self.socket);
+        socket
             .send(&Handshake::HostMemory { tag }, &[fd])
             .map_err(|error| SessionError::Ended(format!("host memory cannot be shared: {error}")))
     }
@@ -455,6 +587,24 @@ impl ClientTransport for RingTransport {
 
     fn copies_host_memory(&self) -> bool {
         self.copies_host_memory
+    }
+
+    fn can_offer(&self) -> bool {
+        // With windows the session cannot be saved, and descriptors are the program's to use up.
+        let can_return = self.way_back.get().is_some() && self.window_file.is_none();
+        can_return && self.offered().len() < MOST_OFFERED
+    }
+
+    fn offer_file(&self, address: u64, fd: OwnedFd) {
+        self.offered().insert(address, fd);
+    }
+
+    fn forget_file(&self, address: u64) {
+        self.offered().remove(&address);
+    }
+
+    fn returns(&self) -> u64 {
+        self.returns.load(Acquire)
     }
 
     fn begin_turn(&self, stream: u64) -> Result<(), SessionError> {

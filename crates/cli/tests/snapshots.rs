@@ -1,0 +1,409 @@
+//! `mica snapshot` and `mica restore` as people type them, with a daemon and workers that are killed meanwhile.
+//!
+//! The program is this file itself, started again, which does what Mica's library in a program does.
+
+mod home;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use home::Home;
+use mica_limits::{Environment, connect_session};
+use mica_wire::session::*;
+
+/// Adds to each of 65,536 words its own place times the step.
+const PTX: &[u8] = b".version 7.0
+.target sm_70
+.address_size 64
+.visible .entry add(.param .u64 at, .param .u32 step)
+{
+    .reg .b32 %r<8>;
+    .reg .b64 %d<4>;
+    ld.param.u64 %d0, [at];
+    ld.param.u32 %r0, [step];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mad.lo.u32 %r4, %r1, %r2, %r3;
+    mul.wide.u32 %d1, %r4, 4;
+    add.u64 %d2, %d0, %d1;
+    ld.global.u32 %r5, [%d2];
+    mad.lo.u32 %r5, %r4, %r0, %r5;
+    st.global.u32 [%d2], %r5;
+    ret;
+}
+\0";
+const WORDS: u32 = 65_536;
+/// Steps of the program, unless [`STEPS_VARIABLE`] says otherwise.
+const STEPS: u32 = 40;
+const STEPS_VARIABLE: &str = "SNAPSHOT_TEST_STEPS";
+/// Where the program writes how far it is; without it this is no program.
+const PROGRESS: &str = "SNAPSHOT_TEST_PROGRESS";
+
+/// Not a test of its own: the program of the tests below.
+#[test]
+#[ignore = "no test: the tests below start this (--exact this_is_the_program --ignored) as the program of a virtual GPU"]
+fn this_is_the_program() {
+    let Some(progress) = std::env::var_os(PROGRESS).map(PathBuf::from) else {
+        return;
+    };
+    let environment = Environment::read().unwrap().unwrap();
+    let client = connect_session(&environment, "test").unwrap();
+    let made = client.call(&ContextCreate { flags: 0 }).unwrap();
+    let (context, stream) = (made.context, made.default_stream);
+    let module = client.module_load(context, PTX, false).unwrap().module;
+    let bytes = u64::from(WORDS) * 4;
+    let at = client.call(&MemoryAlloc { context, bytes }).unwrap().value;
+    client.write(stream, at, &vec![0; bytes as usize]).unwrap();
+    let steps = std::env::var(STEPS_VARIABLE).map_or(STEPS, |steps| steps.parse().unwrap());
+    for step in 0..steps {
+        let launch = Launch {
+            stream,
+            module,
+            kernel: 0,
+            grid: [WORDS / 256, 1, 1],
+            block: [256, 1, 1],
+            dynamic_shared: 0,
+            cooperative: false,
+        };
+        let parameters = [&at.to_le_bytes()[..], &step.to_le_bytes()].concat();
+        client.launch(&launch, &parameters).unwrap();
+        client.synchronize(stream).unwrap();
+        std::fs::write(&progress, step.to_string()).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut seen = vec![0; bytes as usize];
+    client.read(stream, at, &mut seen).unwrap();
+    let sum: u32 = (0..steps).sum();
+    for (place, word) in seen.chunks_exact(4).enumerate() {
+        let word = u32::from_le_bytes(word.try_into().unwrap());
+        assert_eq!(word, (place as u32).wrapping_mul(sum), "word {place}");
+    }
+    std::fs::write(&progress, "right").unwrap();
+}
+
+struct World {
+    home: Home,
+}
+
+impl World {
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mica"));
+        command
+            .args(words)
+            .current_dir(self.home.path())
+            .env("MICA_RUNTIME_DIR", self.home.path().join("run"))
+            .env("MICA_LIB_DIR", self.home.path())
+            .env("MICA_STATE_DIR", self.home.path().join("state"))
+            .env_remove("MICA_CONFIG")
+            .env_remove("MICA_HOST_SOCKET")
+            .env_remove("MICA_TOKEN")
+            .stdin(Stdio::null());
+        let config = self.home.path().join("mica.toml");
+        if config.exists() {
+            command.env("MICA_CONFIG", config);
+        }
+        command
+    }
+
+    fn run(&self, words: &str) -> Output {
+        let words: Vec<&str> = words.split(' ').collect();
+        self.command(&words).output().unwrap()
+    }
+
+    fn mica(&self, words: &str) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "mica {words}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refused(&self, words: &str) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(1), "mica {words}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn program(&self, name: &str) -> Child {
+        self.program_of(name, STEPS)
+    }
+
+    fn program_of(&self, name: &str, steps: u32) -> Child {
+        let own = std::env::current_exe().unwrap();
+        let own = own.to_str().unwrap();
+        let words = [
+            "exec",
+            name,
+            "--",
+            own,
+            "--exact",
+            "this_is_the_program",
+            "--ignored",
+        ];
+        self.command(&words)
+            .env(PROGRESS, self.progress())
+            .env(STEPS_VARIABLE, steps.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    fn progress(&self) -> PathBuf {
+        self.home.path().join("progress")
+    }
+
+    fn step(&self) -> Option<u32> {
+        std::fs::read_to_string(self.progress()).ok()?.parse().ok()
+    }
+
+    fn until_step(&self, step: u32) {
+        self.until(|| self.step().is_some_and(|now| now >= step));
+    }
+
+    fn until(&self, mut so: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !so() {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "{:?}",
+                self.step()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn state(&self, name: &str) -> String {
+        let shown = self.mica(&format!("show {name} --json"));
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        shown["state"].as_str().unwrap().to_owned()
+    }
+
+    fn is_running(&self, program: &mut Child) -> bool {
+        program.try_wait().unwrap().is_none()
+    }
+
+    fn daemon(&self) -> String {
+        let stats = self.mica("stats --json");
+        let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+        stats["daemon"]["pid"].as_i64().unwrap().to_string()
+    }
+
+    fn kill_daemon(&self) {
+        kill(&self.daemon());
+    }
+}
+
+fn kill(pid: &str) {
+    assert!(
+        Command::new("kill")
+            .args(["-9", pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+fn mode_of(file: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(file).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_program_goes_on_after_its_worker_ended_and_the_daemon_was_killed() {
+    let world = World { home: Home::new() };
+    let file = |name: &str| world.home.path().join(name);
+    world.mica("create train -m 64MiB --gpu software --swap");
+    assert!(
+        world
+            .refused("snapshot train none.snap")
+            .contains("no program uses train")
+    );
+    let mut program = world.program("train");
+    for (number, step) in [2, 8, 15].into_iter().enumerate() {
+        world.until_step(step);
+        let name = format!("{number}.snap");
+        let said = world.mica(&format!("snapshot train {name}"));
+        assert!(
+            said.contains("mica restore") && said.contains("1 allocations"),
+            "{said}"
+        );
+        assert_eq!(mode_of(&file(&name)), 0o600);
+        assert_eq!(world.state("train"), "snapshotted");
+        let stands = world.step();
+        world.kill_daemon();
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(
+            world.state("train"),
+            "snapshotted",
+            "a daemon was started anew"
+        );
+        assert_eq!(world.step(), stands, "the program waits");
+        if number > 0 {
+            let said = world.refused("restore 0.snap");
+            assert!(said.contains("another snapshot"), "{said}");
+        }
+        let inspected = world.mica(&format!("snapshot --inspect {name} --json"));
+        let inspected: serde_json::Value = serde_json::from_str(&inspected).unwrap();
+        assert_eq!(inspected["snapshot"]["memory_bytes"], 262_144);
+        let said = world.mica(&format!("restore {name}"));
+        assert!(said.contains("goes on"), "{said}");
+    }
+    assert!(program.wait().unwrap().success());
+    assert_eq!(std::fs::read_to_string(world.progress()).unwrap(), "right");
+    let said = world.refused("restore 2.snap");
+    assert!(said.contains("no program waits in train"), "{said}");
+    let left = std::fs::read_dir(world.home.path()).unwrap();
+    let partial = left.filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.to_string_lossy().contains("partial")
+    });
+    assert_eq!(partial.count(), 0);
+}
+
+#[test]
+fn a_daemon_that_is_killed_at_any_moment_of_a_snapshot_costs_the_program_nothing() {
+    let world = World { home: Home::new() };
+    world.mica("create train -m 64MiB --gpu software --swap");
+    let mut program = world.program_of("train", 150);
+    world.until_step(2);
+    let (mut parked, mut went_on) = (0, 0);
+    for round in 0..16_u64 {
+        let name = format!("{round}.snap");
+        let daemon = world.daemon();
+        let before = world.step();
+        let mut snapshot = world.command(&["snapshot", "train", &name]);
+        let mut snapshot = snapshot
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(round * 12));
+        kill(&daemon);
+        let _ = snapshot.wait().unwrap();
+        match &*world.state("train") {
+            "snapshotted" => {
+                // Its worker may be on its way back, where the daemon died before it told that to end.
+                let restored = world.run(&format!("restore {name}"));
+                match restored.status.success() {
+                    true => parked += 1,
+                    false => {
+                        let why = String::from_utf8_lossy(&restored.stderr);
+                        assert!(why.contains("no program waits"), "round {round}: {why}");
+                        went_on += 1;
+                    }
+                }
+            }
+            _ => went_on += 1,
+        }
+        world.until(|| world.step() > before || !world.is_running(&mut program));
+        let is_running = world.is_running(&mut program);
+        assert!(is_running, "round {round}: {}", world.mica("events --json"));
+    }
+    assert!(
+        program.wait().unwrap().success(),
+        "{parked} parked, {went_on} went on"
+    );
+    assert_eq!(std::fs::read_to_string(world.progress()).unwrap(), "right");
+    assert_eq!(parked + went_on, 16);
+}
+
+#[test]
+fn a_worker_that_is_killed_after_its_snapshot_was_restored_takes_its_program_with_it_and_no_other()
+{
+    let world = World { home: Home::new() };
+    world.mica("create a -m 64MiB --gpu software --swap");
+    let mut program = world.program("a");
+    world.until_step(3);
+    world.mica("snapshot a a.snap");
+    world.mica("restore a.snap");
+    let step = world.step().unwrap();
+    world.until_step(step + 2);
+    let shown = world.mica("show a --json");
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    kill(
+        &shown["processes"][0]["worker_pid"]
+            .as_i64()
+            .unwrap()
+            .to_string(),
+    );
+    assert!(
+        !program.wait().unwrap().success(),
+        "its work is lost, and it is told"
+    );
+    assert!(world.refused("restore a.snap").contains("no program waits"));
+    // The virtual GPU is as good as new.
+    std::fs::remove_file(world.progress()).unwrap();
+    assert!(world.program("a").wait().unwrap().success());
+}
+
+#[test]
+fn a_program_whose_virtual_gpu_is_removed_while_it_waits_ends() {
+    let world = World { home: Home::new() };
+    world.mica("create gone -m 64MiB --gpu software --swap");
+    let mut program = world.program("gone");
+    world.until_step(3);
+    world.mica("snapshot gone gone.snap");
+    assert!(world.refused("rm gone").contains("a process runs in gone"));
+    world.mica("rm --force gone");
+    assert!(!program.wait().unwrap().success());
+    let said = world.refused("restore gone.snap");
+    assert!(said.contains("no virtual GPU named gone"), "{said}");
+}
+
+#[test]
+fn a_program_goes_on_on_another_gpu_and_stays_where_it_is_if_it_does_not_fit_there() {
+    let world = World { home: Home::new() };
+    let config = "[software_gpu]\ncount = 2\nmemory_bytes = 268435456\n";
+    std::fs::write(world.home.path().join("mica.toml"), config).unwrap();
+    world.mica("create train -m 64MiB --gpu 0 --swap");
+    assert!(
+        world
+            .refused("migrate train --gpu 1")
+            .contains("no program uses train")
+    );
+    let mut program = world.program("train");
+    world.until_step(3);
+    for gpu in [1, 0, 1] {
+        let said = world.mica(&format!("migrate train --gpu {gpu}"));
+        assert_eq!(said, format!("train is on GPU {gpu} now\n"));
+        let shown = world.mica("show train --json");
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(
+            (&shown["gpu"], &shown["state"]),
+            (&gpu.into(), &"active".into())
+        );
+        let step = world.step().unwrap();
+        world.until_step(step + 2);
+    }
+    assert!(
+        world
+            .refused("migrate train --gpu 1")
+            .contains("on gpu 1 already")
+    );
+    assert!(world.refused("migrate train --gpu 7").contains("no gpu 7"));
+    world.mica("create large -m 250MiB --gpu 0");
+    let said = world.refused("migrate train --gpu 0");
+    assert!(said.contains("unreserved on gpu 0"), "{said}");
+    assert!(program.wait().unwrap().success());
+    assert_eq!(std::fs::read_to_string(world.progress()).unwrap(), "right");
+}
+
+#[test]
+fn files_that_are_no_snapshots_and_names_that_are_taken_are_refused_at_once() {
+    let world = World { home: Home::new() };
+    world.mica("create a -m 64MiB --gpu software --swap");
+    std::fs::write(
+        world.home.path().join("text"),
+        "a text that is no snapshot, of more than sixty-four bytes in all",
+    )
+    .unwrap();
+    for words in ["restore text", "snapshot --inspect text"] {
+        let said = world.refused(words);
+        assert!(
+            said.contains("text") && said.contains("no snapshot"),
+            "{said}"
+        );
+    }
+    assert!(world.refused("snapshot a text").contains("there already"));
+    assert!(world.refused("restore missing").contains("missing"));
+}

@@ -1,0 +1,550 @@
+//! Virtual GPUs that are saved to files and restored from them.
+//!
+//! The daemon carries the file between whoever asks and a worker, and never looks into it: only a worker, which is confined,
+//! reads what may have been made by anybody. Between the two the virtual GPU is *parked*: it has a program and no worker, and
+//! the program waits. That is kept over restarts of the daemon.
+//!
+//! ```text
+//!   save:     worker holds still, writes ──► parked, on disk ──► worker ends
+//!   restore:  a worker for the parked program reads ──► parked no more ──► the program comes back to it
+//! ```
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use mica_control::api::{ApiError, GpuKind, Mode, Severity};
+use mica_wire::host::message::{DaemonMessage, Role};
+use mica_wire::host::socket::HostSocket;
+use serde::{Deserialize, Serialize};
+
+use crate::daemon::Daemon;
+use crate::gpu_thread::Change;
+use crate::open_requests::OpenRequests;
+use crate::placement::error;
+use crate::registry::{Registry, Vgpu, WorkerSlot};
+use crate::store::Outlives;
+use crate::watched::Watched;
+
+/// How long a worker may take to write or read a file.
+const FILE_WITHIN: Duration = Duration::from_secs(1800);
+/// How long a worker may take to end, or to begin.
+const WORKER_WITHIN: Duration = Duration::from_secs(60);
+/// How long a worker of an earlier daemon may take to return.
+const RETURN_WITHIN: Duration = Duration::from_secs(5);
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Files that are lent at a time.
+const MOST_LENT: usize = 64;
+
+type Name = [u8; 16];
+
+/// A program, by its process's number and start time.
+pub(crate) type Program = (u32, u64);
+
+/// A program that waits for a snapshot to be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Parked {
+    /// Its process.
+    pub(crate) program: Program,
+    /// By what it and the file know each other.
+    pub(crate) session: u64,
+}
+
+/// Workers' answers that are still to come: the number of the session, or why not.
+pub(crate) type SnapshotAnswers = OpenRequests<(), Result<u64, String>>;
+
+impl SnapshotAnswers {
+    /// Takes a worker's answer: an empty reason means that all went well.
+    pub(crate) fn told(&self, client: u64, request: u64, session: u64, why: String) {
+        self.end(client, request, |()| match why.is_empty() {
+            true => Ok(session),
+            false => Err(why),
+        });
+    }
+}
+
+/// Files that tools lend for their requests.
+#[derive(Debug, Default)]
+pub(crate) struct LentFiles(Mutex<HashMap<Name, Lent>>);
+
+#[derive(Debug)]
+struct Lent {
+    /// The client that lends it.
+    client: u64,
+    vgpu: String,
+    file: OwnedFd,
+}
+
+impl LentFiles {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Name, Lent>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a file for a request about a virtual GPU, as long as its lender is there.
+    pub(crate) fn lend(
+        &self,
+        name: Name,
+        (client, vgpu): (u64, &str),
+        file: OwnedFd,
+    ) -> Result<(), String> {
+        let mut lent = self.lock();
+        if lent.len() >= MOST_LENT || lent.contains_key(&name) {
+            return Err("too many files are lent to the daemon".into());
+        }
+        let vgpu = vgpu.to_owned();
+        lent.insert(name, Lent { client, vgpu, file });
+        Ok(())
+    }
+
+    /// A copy of a file that was lent for this virtual GPU.
+    fn file(&self, name: &Name, vgpu: &str) -> Result<OwnedFd, ApiError> {
+        let lent = self.lock();
+        let lent = lent.get(name).filter(|lent| lent.vgpu == vgpu);
+        let file = lent.and_then(|lent| lent.file.try_clone().ok());
+        let what = || format!("no file was lent for {vgpu} under this name");
+        file.ok_or_else(|| error("not_found", what(), None))
+    }
+
+    /// Whether its lender is still there.
+    fn is_lent(&self, name: &Name) -> bool {
+        self.lock().contains_key(name)
+    }
+
+    pub(crate) fn client_gone(&self, client: u64) {
+        self.lock().retain(|_, lent| lent.client != client);
+    }
+}
+
+impl Vgpu {
+    /// Has a program wait for a snapshot to be restored. It is watched from now on: an earlier daemon may have been killed before
+    /// it put on disk that the program is there.
+    pub(crate) fn set_parked(&mut self, parked: Option<Parked>) {
+        self.parked = parked;
+        let Some(Parked { program, .. }) = parked else {
+            return;
+        };
+        let is_known = |known: &Watched| (known.pid, known.start) == program;
+        if !self.programs.iter().any(is_known) {
+            let process = Watched::open(program.0);
+            self.programs.extend(process.filter(is_known));
+        }
+    }
+
+    /// The program that waits for a snapshot to be restored, if it lives.
+    pub(crate) fn parked_program(&self) -> Option<Parked> {
+        let parked = self.parked?;
+        let is_it = |program: &&Watched| (program.pid, program.start) == parked.program;
+        let program = self.programs.iter().find(is_it)?;
+        program.alive().then_some(parked)
+    }
+}
+
+fn refused(text: String, hint: &str) -> ApiError {
+    error("state", text, Some(hint.into()))
+}
+
+/// The end of a change to a virtual GPU that others must not come between.
+struct Busy {
+    daemon: Arc<Daemon>,
+    name: String,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Ok(vgpu) = self.daemon.registry().vgpu_mut(&self.name) {
+            vgpu.is_moving = false;
+        }
+    }
+}
+
+/// A worker and the program that it serves.
+struct Served {
+    client: u64,
+    socket: Arc<HostSocket>,
+    program: Program,
+}
+
+impl Registry {
+    /// The only worker of a virtual GPU that can be saved.
+    fn to_save(&self, name: &str) -> Result<Served, ApiError> {
+        let vgpu = self.vgpu(name)?;
+        if self.mode(vgpu) != Mode::Isolated || !vgpu.is_swappable() {
+            return Err(refused(
+                format!(
+                    "{name} is not swappable: what it has on the GPU cannot be taken from there"
+                ),
+                "make it with --swap",
+            ));
+        }
+        if self.kind(vgpu) != GpuKind::Software {
+            return Err(refused(
+                format!("{name} is on an NVIDIA GPU, of which no snapshots can be made yet"),
+                "choose the software GPU with --gpu",
+            ));
+        }
+        if vgpu.parked_program().is_some() {
+            let text = format!("{name} is in a snapshot already");
+            return Err(refused(text, "go on with `mica restore FILE`"));
+        }
+        if vgpu.suspended {
+            let text = format!("{name} is suspended, and its work could not end");
+            return Err(refused(text, "let it go on with `mica resume` first"));
+        }
+        if self.attached_bytes(name) > 0 {
+            let text = format!("{name} has regions, whose memory is others' too");
+            return Err(refused(
+                text,
+                "a snapshot holds one virtual GPU's own memory",
+            ));
+        }
+        let members = vgpu.clients.iter();
+        let members = members.filter_map(|id| Some((*id, self.clients.get(id)?)));
+        let mut workers = members.filter(|(id, client)| {
+            client.role == Role::Worker && !client.is_probe && !vgpu.is_spare(*id)
+        });
+        let served = workers.next().and_then(|(client, worker)| {
+            Some(Served {
+                client,
+                socket: worker.socket.clone(),
+                program: worker.serves?,
+            })
+        });
+        let served = served.ok_or_else(|| {
+            let text = format!("no program uses {name}, so there is nothing to save");
+            refused(text, "a snapshot is of a running program's GPU memory")
+        })?;
+        match workers.count() {
+            0 => Ok(served),
+            more => Err(refused(
+                format!(
+                    "{} processes use {name}, and a snapshot holds one",
+                    more + 1
+                ),
+                "give each of them a virtual GPU of its own",
+            )),
+        }
+    }
+
+    /// The program that a snapshot of a virtual GPU is restored for.
+    fn to_restore(&self, name: &str) -> Result<Parked, ApiError> {
+        let vgpu = self.vgpu(name)?;
+        let Some(parked) = vgpu.parked_program() else {
+            let text = format!("no program waits in {name} for a snapshot to be restored");
+            let hint = "a snapshot is restored once, for the program that it was made of, as long as that lives";
+            return Err(refused(text, hint));
+        };
+        if vgpu.suspended {
+            let text = format!("{name} is suspended");
+            return Err(refused(text, "let it go on with `mica resume` first"));
+        }
+        Ok(parked)
+    }
+
+    /// Whether a virtual GPU can go to another GPU; the number of the one it is on.
+    fn check_move(&self, name: &str, gpu: u32) -> Result<u32, ApiError> {
+        let vgpu = self.vgpu(name)?;
+        self.to_save(name)?;
+        let before = vgpu.gpu as u32;
+        let target = self.gpus.get(gpu as usize);
+        let target = target.ok_or_else(|| {
+            let text = format!("there is no gpu {gpu}");
+            error("not_found", text, Some("`mica gpus` lists all GPUs".into()))
+        })?;
+        if before == gpu {
+            let text = format!("{name} is on gpu {gpu} already");
+            return Err(error("invalid", text, None));
+        }
+        if target.facts.kind != GpuKind::Software {
+            return Err(refused(
+                format!("gpu {gpu} is an NVIDIA GPU, to which nothing can be moved yet"),
+                "software GPUs can be moved between",
+            ));
+        }
+        self.check_place(vgpu, gpu)?;
+        Ok(before)
+    }
+
+    /// Has a virtual GPU without a worker belong to another GPU.
+    fn move_to(&mut self, name: &str, gpu: u32) -> Result<(), ApiError> {
+        let number = gpu as usize;
+        let key = self.gpus.get(number).map(|gpu| gpu.facts.key());
+        let key = key.ok_or_else(|| error("not_found", format!("there is no gpu {gpu}"), None))?;
+        let vgpu = self.vgpu_mut(name)?;
+        let (before, id) = (std::mem::replace(&mut vgpu.gpu, number), vgpu.id);
+        vgpu.gpu_key = key;
+        vgpu.spec.gpu = vgpu.spec.gpu.map(|_| gpu);
+        if let Some(device) = self.gpus.get(before) {
+            device.thread.send(Change::TenantGone(id));
+        }
+        self.publish_entitlements(before);
+        self.publish_entitlements(number);
+        Ok(())
+    }
+
+    fn is_there(&self, client: u64) -> bool {
+        self.clients.contains_key(&client)
+    }
+}
+
+impl Daemon {
+    /// Keeps everybody else from changing where a virtual GPU is.
+    fn set_busy(self: &Arc<Self>, name: &str) -> Result<Busy, ApiError> {
+        let mut registry = self.registry();
+        let vgpu = registry.vgpu_mut(name)?;
+        if std::mem::replace(&mut vgpu.is_moving, true) {
+            let text = format!("{name} is being saved or restored already");
+            return Err(error("busy", text, Some("try again".into())));
+        }
+        Ok(Busy {
+            daemon: self.clone(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Saves a virtual GPU to a file that was lent. Its program waits from then on.
+    pub(crate) async fn save_snapshot(
+        self: &Arc<Self>,
+        name: &str,
+        lent: &Name,
+    ) -> Result<(), ApiError> {
+        let file = self.lent_files.file(lent, name)?;
+        let busy = self.set_busy(name)?;
+        let still_wanted = || self.lent_files.is_lent(lent);
+        self.park(&busy, &file, still_wanted).await
+    }
+
+    /// Restores a virtual GPU from a file that was lent. Its program goes on.
+    pub(crate) async fn restore_snapshot(
+        self: &Arc<Self>,
+        name: &str,
+        lent: &Name,
+    ) -> Result<(), ApiError> {
+        let file = self.lent_files.file(lent, name)?;
+        let busy = self.set_busy(name)?;
+        self.until_expected_are_back(name).await;
+        self.unpark(&busy, &file).await
+    }
+
+    /// Waits for workers of an earlier daemon, which may have died before it could tell its worker to end: that goes on then.
+    async fn until_expected_are_back(&self, name: &str) {
+        let began = Instant::now();
+        let expects = || {
+            let registry = self.registry();
+            (registry.vgpu(name)).is_ok_and(|vgpu| vgpu.ledger.expects(None))
+        };
+        while expects() && began.elapsed() < RETURN_WITHIN {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Moves a virtual GPU to another GPU by way of a file that was lent. Its program waits meanwhile.
+    pub(crate) async fn migrate(
+        self: &Arc<Self>,
+        name: &str,
+        gpu: u32,
+        lent: &Name,
+    ) -> Result<(), ApiError> {
+        let file = self.lent_files.file(lent, name)?;
+        let busy = self.set_busy(name)?;
+        let before = self.registry().check_move(name, gpu)?;
+        self.park(&busy, &file, || true).await?;
+        self.registry().move_to(name, gpu)?;
+        let Err(why) = self.unpark(&busy, &file).await else {
+            let text = format!("{name} was moved from gpu {before} to gpu {gpu}");
+            self.events
+                .add(Severity::Info, "vgpu_migrated", Some(name), None, text);
+            return Ok(());
+        };
+        // Back to where it was, where it fitted.
+        self.registry().move_to(name, before)?;
+        self.unpark(&busy, &file).await?;
+        Err(why)
+    }
+
+    async fn park(
+        self: &Arc<Self>,
+        busy: &Busy,
+        file: &OwnedFd,
+        still_wanted: impl Fn() -> bool,
+    ) -> Result<(), ApiError> {
+        let name = &*busy.name;
+        let (served, told) = {
+            let registry = self.registry();
+            let served = registry.to_save(name)?;
+            let (request, told) = self.snapshots.expect(served.client);
+            let save = DaemonMessage::Save { request };
+            let _ = served.socket.send(&save, &[file.as_fd()]);
+            (served, told)
+        };
+        let session = answered(told, name, "saved").await?;
+        let word = |park| drop(served.socket.send(&DaemonMessage::EndSave { park }, &[]));
+        if !still_wanted() {
+            word(false);
+            let text = format!("whoever asked for the snapshot of {name} has gone");
+            return Err(error("state", text, None));
+        }
+        {
+            let mut registry = self.registry();
+            if !registry.is_there(served.client) {
+                let text = format!("the worker of {name} has ended");
+                return Err(error("state", text, None));
+            }
+            let program = served.program;
+            let parked = Parked { program, session };
+            registry.vgpu_mut(name)?.set_parked(Some(parked));
+        }
+        // On disk before the worker ends: the next daemon knows that the program waits.
+        self.keep().await;
+        word(true);
+        self.until_gone(served.client).await;
+        let text = format!(
+            "{name} was saved to a file; process {} waits",
+            served.program.0
+        );
+        self.tell("vgpu_snapshotted", name, served.program, text);
+        Ok(())
+    }
+
+    async fn unpark(self: &Arc<Self>, busy: &Busy, file: &OwnedFd) -> Result<(), ApiError> {
+        let name = &*busy.name;
+        let (parked, slot) = {
+            let mut registry = self.registry();
+            let parked = registry.to_restore(name)?;
+            let slot = registry.fresh_id();
+            let vgpu = registry.vgpu_mut(name)?;
+            (vgpu.workers).insert(slot, WorkerSlot::of(Some(parked.program)));
+            (parked, slot)
+        };
+        let program = parked.program;
+        let restored = self.restore_in(name, slot, parked, file).await;
+        if let Err(why) = restored {
+            self.give_up(name, slot).await;
+            return Err(why);
+        }
+        if let Ok(vgpu) = self.registry().vgpu_mut(name) {
+            vgpu.parked = None;
+        }
+        self.keep().await;
+        let text = format!(
+            "{name} was restored from a file; process {} goes on",
+            program.0
+        );
+        self.tell("vgpu_restored", name, program, text);
+        Ok(())
+    }
+
+    /// Has a new worker restore a session for a program.
+    async fn restore_in(
+        self: &Arc<Self>,
+        name: &str,
+        slot: u64,
+        Parked { program, session }: Parked,
+        file: &OwnedFd,
+    ) -> Result<(), ApiError> {
+        let (daemon, its_name) = (self.clone(), name.to_owned());
+        // The start of a process is not for the thread that answers.
+        let started = tokio::task::spawn_blocking(move || daemon.serve_pending(&its_name, slot));
+        if let Ok(Err((_, text))) = started.await {
+            return Err(error("state", text, None));
+        }
+        let client = self.worker_in(name, slot).await?;
+        let told = {
+            let registry = self.registry();
+            let gone = || error("state", format!("the worker of {name} has ended"), None);
+            let socket = &registry.clients.get(&client).ok_or_else(gone)?.socket;
+            let (request, told) = self.snapshots.expect(client);
+            let life = Watched::open(program.0).filter(|process| process.start == program.1);
+            let life = life.as_ref().map(|process| process.pidfd.as_fd());
+            let fds: Vec<_> = std::iter::once(file.as_fd()).chain(life).collect();
+            let _ = socket.send(&DaemonMessage::Restore { request, session }, &fds);
+            told
+        };
+        answered(told, name, "restored").await.map(drop)
+    }
+
+    /// The worker that was started for a slot.
+    async fn worker_in(&self, name: &str, slot: u64) -> Result<u64, ApiError> {
+        let began = Instant::now();
+        while began.elapsed() < WORKER_WITHIN {
+            let known = {
+                let registry = self.registry();
+                let slot = registry.vgpu(name)?.workers.get(&slot);
+                slot.map(|slot| slot.client)
+            };
+            match known {
+                Some(Some(client)) => return Ok(client),
+                Some(None) => tokio::time::sleep(LOOK_EVERY).await,
+                None => break,
+            }
+        }
+        let text = format!("no worker of {name} could be started");
+        Err(refused(text, "`mica events` says why"))
+    }
+
+    /// Ends the worker that could not restore a session.
+    async fn give_up(&self, name: &str, slot: u64) {
+        let client = {
+            let mut registry = self.registry();
+            let Ok(vgpu) = registry.vgpu_mut(name) else {
+                return;
+            };
+            vgpu.workers.remove(&slot).and_then(|slot| slot.client)
+        };
+        if let Some(client) = client {
+            self.until_gone(client).await;
+        }
+    }
+
+    /// Waits for the end of a worker that was told to end, and ends it if it does not.
+    async fn until_gone(&self, client: u64) {
+        let began = Instant::now();
+        while self.registry().is_there(client) {
+            if began.elapsed() > WORKER_WITHIN {
+                let registry = self.registry();
+                let worker = registry.clients.get(&client);
+                if let Some(process) = worker.and_then(|worker| worker.process.as_ref()) {
+                    process.kill();
+                }
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn keep(self: &Arc<Self>) {
+        let daemon = self.clone();
+        let _ = tokio::task::spawn_blocking(move || daemon.save(Outlives::Machine)).await;
+    }
+
+    fn tell(&self, kind: &str, name: &str, program: Program, text: String) {
+        let pid = Some(program.0);
+        self.events.add(Severity::Info, kind, Some(name), pid, text);
+    }
+}
+
+/// Waits for a worker's answer.
+async fn answered(
+    told: tokio::sync::oneshot::Receiver<Result<u64, String>>,
+    name: &str,
+    what: &str,
+) -> Result<u64, ApiError> {
+    match tokio::time::timeout(FILE_WITHIN, told).await {
+        Ok(Ok(Ok(session))) => Ok(session),
+        Ok(Ok(Err(why))) => Err(error(
+            "state",
+            format!("{name} was not {what}: {why}"),
+            None,
+        )),
+        Ok(Err(_)) => {
+            let text = format!("{name} was not {what}: its worker has ended");
+            Err(error("state", text, None))
+        }
+        Err(_) => {
+            let seconds = FILE_WITHIN.as_secs();
+            let text = format!("{name} was not {what} within {seconds} s");
+            Err(error("state", text, None))
+        }
+    }
+}
