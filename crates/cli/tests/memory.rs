@@ -178,7 +178,7 @@ fn what_does_not_fit_is_refused_with_the_reason() {
         ("region attach none a", "there is no region named none"),
         ("region create no/name -m 4MiB", "is not a name"),
         ("region create r -m 50%", "number of bytes"),
-        ("region create r -m 900TiB --gpu software", "unreserved"),
+        ("region create r -m 900TiB --gpu software", "900 TiB asked"),
         ("run --region none -- true", "there is no region named none"),
         ("run --region a:wx -- true", "neither ro"),
     ];

@@ -471,7 +471,11 @@ impl Daemon {
             let known = {
                 let registry = self.registry();
                 let slot = registry.vgpu(name)?.workers.get(&slot);
-                slot.map(|slot| slot.client)
+                let welcomed = |id: &u64| {
+                    let client = registry.clients.get(id);
+                    client.is_some_and(|client| client.is_welcomed)
+                };
+                slot.map(|slot| slot.client.filter(welcomed))
             };
             match known {
                 Some(Some(client)) => return Ok(client),

@@ -86,8 +86,8 @@ pub(crate) struct MigrateArgs {
     /// The virtual GPU
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) name: String,
-    /// The GPU it is to be on
-    #[arg(long, value_name = "INDEX")]
+    /// Which GPU it is to be on: its index
+    #[arg(long, value_name = "GPU")]
     pub(crate) gpu: u32,
     /// Print JSON
     #[arg(long)]

@@ -353,6 +353,11 @@ fn cancel_says_how_many_kernels_it_ended() {
     home.ok("create a -m 64MiB");
     assert_eq!(home.ok("cancel a"), "no kernel runs in a\n");
     let _working = Working::exec(&home, "a");
+    // A cancel while the program still copies ends its context, and no kernel comes after that.
+    eventually("it works", || {
+        let shown = home.json("show a --json");
+        shown["processes"][0]["launches_total"].as_u64() > Some(10)
+    });
     let mut said = String::new();
     eventually("a kernel is cancelled", || {
         said = home.ok("cancel a");

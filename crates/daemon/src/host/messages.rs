@@ -280,6 +280,9 @@ impl HostServer {
         fds.push(bell.as_fd());
         let sent = reply.send_with(&self.welcome_for(id), &fds);
         if let Flow::Keep = sent {
+            if let Some(client) = self.daemon.registry().clients.get_mut(&id) {
+                client.is_welcomed = true;
+            }
             self.daemon.deliver_sessions(id);
         }
         sent

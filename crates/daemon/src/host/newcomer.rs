@@ -199,6 +199,7 @@ impl<'a> Newcomer<'a> {
                 Role::Worker => counters.gpu_time_ns.load(Relaxed),
                 Role::Direct | Role::Program | Role::Monitor => 0,
             },
+            is_welcomed: false,
             governed: self.governed.clone(),
         }
     }

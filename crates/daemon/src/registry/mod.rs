@@ -95,6 +95,8 @@ pub(crate) struct Client {
     /// It tests the limits for the doctor, or is the worker of a process that does.
     pub(crate) is_probe: bool,
     pub(crate) socket: Arc<HostSocket>,
+    /// It has been sent its welcome, which must come before all other messages.
+    pub(crate) is_welcomed: bool,
     pub(crate) governed: Arc<Governed>,
     /// Percent of the GPU's time the driver reports.
     pub(crate) sm_percent: f64,
