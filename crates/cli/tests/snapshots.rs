@@ -379,12 +379,12 @@ fn a_program_goes_on_on_another_gpu_and_stays_where_it_is_if_it_does_not_fit_the
     assert!(
         world
             .refused("migrate train --gpu 1")
-            .contains("on gpu 1 already")
+            .contains("on GPU 1 already")
     );
-    assert!(world.refused("migrate train --gpu 7").contains("no gpu 7"));
+    assert!(world.refused("migrate train --gpu 7").contains("no GPU 7"));
     world.mica("create large -m 250MiB --gpu 0");
     let said = world.refused("migrate train --gpu 0");
-    assert!(said.contains("unreserved on gpu 0"), "{said}");
+    assert!(said.contains("unreserved on GPU 0"), "{said}");
     assert!(program.wait().unwrap().success());
     assert_eq!(std::fs::read_to_string(world.progress()).unwrap(), "right");
 }

@@ -36,7 +36,10 @@ const RETURN_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether it has.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Files that are lent at a time.
-const MOST_LENT: usize = 64;
+const MOST_LENT: usize = 1024;
+/// Of one client, and for one virtual GPU: a tenant must not take all of them.
+const MOST_OF_CLIENT: usize = 2;
+const MOST_OF_VGPU: usize = 4;
 
 type Name = [u8; 16];
 
@@ -90,7 +93,10 @@ impl LentFiles {
         file: OwnedFd,
     ) -> Result<(), String> {
         let mut lent = self.lock();
-        if lent.len() >= MOST_LENT || lent.contains_key(&name) {
+        let of_client = lent.values().filter(|lent| lent.client == client).count();
+        let of_vgpu = lent.values().filter(|lent| lent.vgpu == vgpu).count();
+        let is_full = lent.len() >= MOST_LENT || lent.contains_key(&name);
+        if is_full || of_client >= MOST_OF_CLIENT || of_vgpu >= MOST_OF_VGPU {
             return Err("too many files are lent to the daemon".into());
         }
         let vgpu = vgpu.to_owned();
@@ -249,16 +255,16 @@ impl Registry {
         let before = vgpu.gpu as u32;
         let target = self.gpus.get(gpu as usize);
         let target = target.ok_or_else(|| {
-            let text = format!("there is no gpu {gpu}");
+            let text = format!("there is no GPU {gpu}");
             error("not_found", text, Some("`mica gpus` lists all GPUs".into()))
         })?;
         if before == gpu {
-            let text = format!("{name} is on gpu {gpu} already");
+            let text = format!("{name} is on GPU {gpu} already");
             return Err(error("invalid", text, None));
         }
         if target.facts.kind != GpuKind::Software {
             return Err(refused(
-                format!("gpu {gpu} is an NVIDIA GPU, to which nothing can be moved yet"),
+                format!("GPU {gpu} is an NVIDIA GPU, to which nothing can be moved yet"),
                 "software GPUs can be moved between",
             ));
         }
@@ -270,7 +276,7 @@ impl Registry {
     fn move_to(&mut self, name: &str, gpu: u32) -> Result<(), ApiError> {
         let number = gpu as usize;
         let key = self.gpus.get(number).map(|gpu| gpu.facts.key());
-        let key = key.ok_or_else(|| error("not_found", format!("there is no gpu {gpu}"), None))?;
+        let key = key.ok_or_else(|| error("not_found", format!("there is no GPU {gpu}"), None))?;
         let vgpu = self.vgpu_mut(name)?;
         let (before, id) = (std::mem::replace(&mut vgpu.gpu, number), vgpu.id);
         vgpu.gpu_key = key;
@@ -352,7 +358,7 @@ impl Daemon {
         self.park(&busy, &file, || true).await?;
         self.registry().move_to(name, gpu)?;
         let Err(why) = self.unpark(&busy, &file).await else {
-            let text = format!("{name} was moved from gpu {before} to gpu {gpu}");
+            let text = format!("{name} was moved from GPU {before} to GPU {gpu}");
             self.events
                 .add(Severity::Info, "vgpu_migrated", Some(name), None, text);
             return Ok(());
@@ -425,6 +431,7 @@ impl Daemon {
         }
         if let Ok(vgpu) = self.registry().vgpu_mut(name) {
             vgpu.parked = None;
+            vgpu.returning = Some(program);
         }
         self.keep().await;
         let text = format!(
@@ -456,8 +463,11 @@ impl Daemon {
             let socket = &registry.clients.get(&client).ok_or_else(gone)?.socket;
             let (request, told) = self.snapshots.expect(client);
             let life = Watched::open(program.0).filter(|process| process.start == program.1);
-            let life = life.as_ref().map(|process| process.pidfd.as_fd());
-            let fds: Vec<_> = std::iter::once(file.as_fd()).chain(life).collect();
+            let Some(life) = life else {
+                let text = format!("the program that waited in {name} has ended");
+                return Err(error("state", text, None));
+            };
+            let fds = [file.as_fd(), life.pidfd.as_fd()];
             let _ = socket.send(&DaemonMessage::Restore { request, session }, &fds);
             told
         };

@@ -89,12 +89,17 @@ impl Daemon {
         }
         let fresh = registry.fresh_id();
         let vgpu = registry.vgpus.get_mut(name).ok_or_else(gone)?;
-        if vgpu.is_moving || vgpu.parked_program().is_some() {
+        let program = Watched::open(pid);
+        let known = program.as_ref().map(|p| (p.pid, p.start));
+        // The next snapshot may be asked for before a restored program has come back, and waits for that.
+        let returns = known.is_some() && vgpu.returning == known;
+        if vgpu.parked_program().is_some() || vgpu.is_moving && !returns {
             let text = format!("{name} is in a snapshot, and goes on once that is restored");
             return Err((Refusal::Parked, text));
         }
-        let program = Watched::open(pid);
-        let known = program.as_ref().map(|p| (p.pid, p.start));
+        if returns {
+            vgpu.returning = None;
+        }
         let slot = slot_of_program(vgpu, known, fresh)?;
         let life = program.as_ref().and_then(|p| p.pidfd.try_clone().ok());
         let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(known));

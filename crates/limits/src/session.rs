@@ -51,7 +51,7 @@ fn way_back(environment: &Environment) -> WayBack {
     let environment = environment.clone();
     Box::new(move || match open_session(&environment) {
         Ok((_, socket)) => Ok(Some(socket)),
-        Err(LinkError::Parked(_) | LinkError::Connect { .. }) => Ok(None),
+        Err(LinkError::Parked(_) | LinkError::Busy(_) | LinkError::Connect { .. }) => Ok(None),
         Err(error) => Err(error.to_string()),
     })
 }

@@ -75,3 +75,15 @@ fn only_lanes_that_are_on_access_memory() {
         }
     }
 }
+
+#[test]
+fn a_loop_of_turns_within_one_that_waits_lets_others_go_on() {
+    for lanes in LANES {
+        let (tell, told) = std::sync::mpsc::channel();
+        // A group that never stands aside would run for ever.
+        std::thread::spawn(move || tell.send(run(compiled(PTX, lanes), "waits", 0)));
+        let done = told.recv_timeout(std::time::Duration::from_secs(60));
+        let out = done.unwrap_or_else(|_| panic!("{lanes} lanes wait for ever"));
+        assert_eq!(out[4..4 + 128], [1; 128], "{lanes} lanes");
+    }
+}

@@ -106,6 +106,12 @@ impl Arena {
                 &io::Error::last_os_error(),
             ));
         }
+        if at as u64 != base {
+            // A kernel older than the flag takes the place as a hint.
+            // SAFETY: mapped above, and nobody knows of it.
+            unsafe { libc::munmap(at, len as usize) };
+            return Err(invalid_value(format!("{base:#x} is not free")));
+        }
         let arena = Self { base, len };
         arena.keep_from_children(base, len);
         Ok(arena)

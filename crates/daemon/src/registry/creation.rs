@@ -184,6 +184,7 @@ impl Registry {
             suspended: false,
             parked: None,
             is_moving: false,
+            returning: None,
             turns: Turns::default(),
             profiled: crate::profiles::Profiled::default(),
             created_at_seconds: identity.created_at_seconds,

@@ -229,6 +229,8 @@ pub(crate) struct Vgpu {
     pub(crate) parked: Option<crate::snapshots::Parked>,
     /// It is being saved or restored.
     pub(crate) is_moving: bool,
+    /// The program whose session was restored, until it has asked for the way to its worker: process number and start time.
+    pub(crate) returning: Option<(u32, u64)>,
     /// Its turns on the card, if it is swappable.
     pub(crate) turns: Turns,
     pub(crate) profiled: Profiled,

@@ -32,6 +32,7 @@ pub(super) fn hello(
     match answer.read() {
         Ok(DaemonMessage::Refused { reason, text }) => Err(match reason {
             Refusal::Parked => LinkError::Parked(text.into()),
+            Refusal::Busy => LinkError::Busy(text.into()),
             _ => LinkError::Refused(text.into()),
         }),
         Ok(message) => match Welcome::of(message) {

@@ -63,6 +63,9 @@ pub enum LinkError {
     /// The virtual GPU is in a snapshot.
     #[error("the Mica daemon refused this process: {0}")]
     Parked(String),
+    /// The daemon has too many connections at the moment.
+    #[error("the Mica daemon refused this process: {0}")]
+    Busy(String),
     /// The daemon's answer made no sense.
     #[error("the Mica daemon answered Hello with message kind {0}")]
     Unexpected(u32),

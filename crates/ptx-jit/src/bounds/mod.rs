@@ -7,7 +7,7 @@
 //! else it runs code with all checks, as it does where nothing could be found out. Ranges are too wide
 //! rather than too narrow: a proof can fail for an innocent kernel, never succeed for a wrong one.
 //!
-//! Owns only the proof; scalar code, which runs divergent threads, is always checked.
+//! Owns only the proof; scalar code, which runs threads that left vector code, is always checked.
 
 mod build;
 mod compute;

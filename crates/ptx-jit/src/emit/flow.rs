@@ -319,9 +319,7 @@ impl<'e, 'm> Emit<'e, 'm> {
 
     /// Gives a group all its rounds of the loop that begins behind this block: one that is short takes no turns.
     fn begin_turn(&mut self, id: BlockId) {
-        let begins = (self.plan.graph.succs[id as usize].iter())
-            .any(|next| self.plan.grid_stride.contains(next));
-        if self.lanes > 1 && begins && self.plan.is_preheader(id) {
+        if self.lanes > 1 && self.plan.turns.contains(&id) {
             let zero = self.imm(types::I32, 0);
             self.b
                 .ins()

@@ -1,8 +1,9 @@
 //! Short blocks for only some lanes of a group ([`crate::plan::Sides`]).
 //!
 //! What computes is done for all lanes, and lanes that are off keep what they have. What accesses memory is done for
-//! one lane after the other, by the same code as in scalar versions: with its checks, for its thread, in the order of
-//! the threads. So is a whole block in which hardly anything is left for vectors.
+//! one lane after the other, by the same code as in scalar versions: for its thread, in the order of the threads, with the
+//! checks of this version. (Where a launch has proven a place, the version without checks has none for it here either: what
+//! is known behind a branch holds for the lanes that took it.) So is a whole block in which hardly anything is left for vectors.
 
 use cranelift_codegen::ir::{
     BlockArg, InstBuilder, SourceLoc, StackSlotData, StackSlotKind, Value, condcodes::IntCC, types,

@@ -143,6 +143,8 @@ pub(crate) struct Plan {
     pub(crate) parks: HashMap<BlockId, u32>,
     /// Those of them where groups take turns in vector code: nobody waits for anybody there.
     pub(crate) grid_stride: Vec<BlockId>,
+    /// Blocks before those of these loops that lie in no other loop where a thread may stand aside.
+    pub(crate) turns: Vec<BlockId>,
     /// Blocks before loops that wait: they save what is dirty, so that the loop need not.
     preheaders: Vec<BlockId>,
     /// By entry: what vector code saves for it.
@@ -210,6 +212,7 @@ impl Plan {
             guards,
             parks: HashMap::new(),
             grid_stride,
+            turns: Vec::new(),
             preheaders,
             saved: Vec::new(),
             slow: Vec::new(),
@@ -308,6 +311,25 @@ impl Plan {
             let e = self.entry(b);
             self.parks.insert(b, e);
         }
+        self.turns = self.outer_turns();
+    }
+
+    /// Where a group begins a loop of turns that no other loop counts rounds around: there the count of rounds can begin anew.
+    /// Within a loop that waits it must not, or that loop would never stand aside.
+    fn outer_turns(&self) -> Vec<BlockId> {
+        let begins = |b: &BlockId| {
+            let next = &self.graph.succs[*b as usize];
+            next.iter().any(|next| self.grid_stride.contains(next))
+        };
+        let mut turns: Vec<BlockId> = self.preheaders.iter().copied().filter(begins).collect();
+        for header in self.parks.keys() {
+            if turns.is_empty() {
+                break;
+            }
+            let body = self.graph.loop_body(*header);
+            turns.retain(|b| !body.contains(b));
+        }
+        turns
     }
 
     /// Lets a group leave vector code at the start of `b`.

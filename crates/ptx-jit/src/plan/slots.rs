@@ -244,11 +244,6 @@ impl Plan {
             .collect()
     }
 
-    /// Whether a block was put before a loop.
-    pub(crate) fn is_preheader(&self, b: BlockId) -> bool {
-        self.preheaders.contains(&b)
-    }
-
     /// What a block before a loop saves.
     pub(crate) fn presave(&self, lanes: usize, b: BlockId) -> Vec<Reg> {
         self.before_loop(self.tracking(lanes), b)

@@ -89,7 +89,7 @@ fn refused(error: &LinkError) -> CuStatus {
         "cuInit refused, limits cannot be enforced: {text}"
     ));
     let code = match error {
-        LinkError::Refused(_) | LinkError::Parked(_) => CuResult::NotPermitted,
+        LinkError::Refused(_) | LinkError::Parked(_) | LinkError::Busy(_) => CuResult::NotPermitted,
         LinkError::Token
         | LinkError::Connect { .. }
         | LinkError::Unexpected(_)

@@ -64,8 +64,12 @@ pub trait ClientTransport: Send + Sync {
     }
     /// Keeps the file of host memory at a device address for another worker.
     fn offer_file(&self, _address: u64, _fd: OwnedFd) {}
-    /// Forgets the file of host memory that the device uses no more.
-    fn forget_file(&self, _address: u64) {}
+    /// Which of the files kept for a device address so far is the last; 0 if there is none.
+    fn file_number(&self, _address: u64) -> u64 {
+        0
+    }
+    /// Forgets the file of this number of host memory that the device uses no more.
+    fn forget_file(&self, _address: u64, _number: u64) {}
     /// How often another worker went on with the session. A call that was made while the number changed may have come without
     /// the descriptor that was sent for it.
     fn returns(&self) -> u64 {

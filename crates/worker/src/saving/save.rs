@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -64,6 +65,12 @@ fn served(task: &Task) -> Result<(Arc<SessionThreads>, u32), &'static str> {
             (open.0.upgrade(), open.1)
         };
         match threads {
+            // The end of the worker would be the end of the others.
+            Some(_) if task.worker.welcomed.load(Acquire) > 1 => {
+                return Err(
+                    "its program has more than one session, of which only one could be saved",
+                );
+            }
             Some(threads) => return Ok((threads, pid)),
             None if !is_awaited => return Err("no program uses it, so there is nothing to save"),
             None if began.elapsed() >= DRAIN_WITHIN => {

@@ -109,9 +109,11 @@ impl<T: ClientTransport> SessionClient<T> {
         tail: &[u8],
     ) -> Result<R::Answer, SessionError> {
         self.before(request);
+        let file = self.file_of(request);
         let answer = call_over(&self.transport, request, tail);
         self.unwaited.sent();
         let answer = answer?;
+        self.forget(file);
         if let Some((stream, order)) = request.made(&answer) {
             self.transport.note_order(stream, Some(order));
         }
@@ -121,7 +123,10 @@ impl<T: ClientTransport> SessionClient<T> {
     /// Makes a synchronous call that leaves no work behind.
     fn ask<R: Answered>(&self, request: &R) -> Result<R::Answer, SessionError> {
         self.before(request);
-        call_over(&self.transport, request, &[])
+        let file = self.file_of(request);
+        let answer = call_over(&self.transport, request, &[])?;
+        self.forget(file);
+        Ok(answer)
     }
 
     /// Makes a posted call: returns when it is in the ring.
@@ -155,10 +160,24 @@ impl<T: ClientTransport> SessionClient<T> {
             Effect::None | Effect::MakesContext | Effect::MakesStream => {}
             Effect::EndsContext => self.windows.forget_all(),
             Effect::EndsStream(stream) => self.transport.note_order(stream, None),
-            Effect::FreesMemory(address) => {
-                self.windows.forget(address);
-                self.transport.forget_file(address);
-            }
+            Effect::FreesMemory(address) => self.windows.forget(address),
+        }
+    }
+
+    /// The file of host memory that a call frees: its address and its number. It is needed until the call was carried out,
+    /// which may be by another worker, and another file may be kept for the address by then.
+    #[inline]
+    fn file_of<R: Request>(&self, request: &R) -> Option<(u64, u64)> {
+        match request.effect() {
+            Effect::FreesMemory(address) => Some((address, self.transport.file_number(address))),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn forget(&self, file: Option<(u64, u64)>) {
+        if let Some((address, number)) = file.filter(|(_, number)| *number > 0) {
+            self.transport.forget_file(address, number);
         }
     }
 
@@ -365,7 +384,8 @@ impl<T: ClientTransport> SessionClient<T> {
         if !charge || self.snapshot.has_driver {
             back(fd, offset, bytes);
         }
-        let file = match self.transport.can_offer() {
+        // Sessions of a driver cannot be saved.
+        let file = match !self.snapshot.has_driver && self.transport.can_offer() {
             true => fd.as_fd().try_clone_to_owned().ok(),
             false => None,
         };

@@ -54,6 +54,14 @@ const RETURN_EVERY: Duration = Duration::from_millis(100);
 pub type WayBack =
     Box<dyn Fn() -> Result<Option<OwnedFd>, String> + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
+/// Files of host memory that another worker would need.
+#[derive(Debug, Default)]
+struct Offered {
+    /// By device address, with a number of their own.
+    files: BTreeMap<u64, (u64, OwnedFd)>,
+    last: u64,
+}
+
 /// A session's ring, from the program's side.
 pub struct RingTransport {
     area: SessionArea,
@@ -66,8 +74,7 @@ pub struct RingTransport {
     returning: Mutex<()>,
     /// How often one was found.
     returns: AtomicU64,
-    /// Files of host memory for another worker, by device address.
-    offered: Mutex<BTreeMap<u64, OwnedFd>>,
+    offered: Mutex<Offered>,
     window_file: Option<OwnedFd>,
     /// Host memory in the region that the session lies in.
     heap: Option<Arc<RegionHeap>>,
@@ -335,7 +342,7 @@ impl RingTransport {
         let hello = Handshake::Resume {
             version: SESSION_VERSION.into(),
             session,
-            files: offered.len() as u64,
+            files: offered.files.len() as u64,
         };
         if socket.send(&hello, &[self.area.fd()]).is_err() {
             return Ok(false);
@@ -348,7 +355,7 @@ impl RingTransport {
             Ok(Handshake::Refused { text, .. }) => return Err(SessionError::Ended(text.into())),
             _ => return Ok(false),
         }
-        for (address, file) in offered.iter() {
+        for (address, (_, file)) in &offered.files {
             let memory = Handshake::HostMemory { tag: *address };
             if socket.send(&memory, &[file.as_fd()]).is_err() {
                 return Ok(false);
@@ -363,7 +370,7 @@ impl RingTransport {
         Ok(true)
     }
 
-    fn offered(&self) -> MutexGuard<'_, BTreeMap<u64, OwnedFd>> {
+    fn offered(&self) -> MutexGuard<'_, Offered> {
         self.offered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -566,15 +573,24 @@ impl ClientTransport for RingTransport {
                 message: "files cannot be shared with the host of this virtual machine".into(),
             });
         }
-        // A program that has closed descriptors it did not open may have its own in this place.
-        if self.area.control().worker.ended.load(Acquire) != 0 {
-            return Err(self.why_ended());
+        loop {
+            // A program that has closed descriptors it did not open may have its own in this place.
+            if self.area.control().worker.ended.load(Acquire) != 0 {
+                return Err(self.why_ended());
+            }
+            // The worker may have ended with its session saved: then another one goes on with it.
+            self.check_alive()?;
+            let newer = self.newer_socket();
+            let socket = newer.as_deref().unwrap_or(&self.socket);
+            match socket.send(&Handshake::HostMemory { tag }, &[fd]) {
+                Ok(()) => return Ok(()),
+                Err(_) if self.socket_is_dead() => {}
+                Err(error) => {
+                    let text = format!("host memory cannot be shared: {error}");
+                    return Err(SessionError::Ended(text));
+                }
+            }
         }
-        let newer = self.newer_socket();
-        let socket = newer.as_deref().unwrap_or(&self.socket);
-        socket
-            .send(&Handshake::HostMemory { tag }, &[fd])
-            .map_err(|error| SessionError::Ended(format!("host memory cannot be shared: {error}")))
     }
 
     fn window_file(&self) -> Option<BorrowedFd<'_>> {
@@ -592,15 +608,30 @@ impl ClientTransport for RingTransport {
     fn can_offer(&self) -> bool {
         // With windows the session cannot be saved, and descriptors are the program's to use up.
         let can_return = self.way_back.get().is_some() && self.window_file.is_none();
-        can_return && self.offered().len() < MOST_OFFERED
+        can_return && self.offered().files.len() < MOST_OFFERED
     }
 
     fn offer_file(&self, address: u64, fd: OwnedFd) {
-        self.offered().insert(address, fd);
+        let mut offered = self.offered();
+        offered.last += 1;
+        let number = offered.last;
+        offered.files.insert(address, (number, fd));
     }
 
-    fn forget_file(&self, address: u64) {
-        self.offered().remove(&address);
+    fn file_number(&self, address: u64) -> u64 {
+        let offered = self.offered();
+        offered.files.get(&address).map_or(0, |(number, _)| *number)
+    }
+
+    fn forget_file(&self, address: u64, number: u64) {
+        let mut offered = self.offered();
+        if offered
+            .files
+            .get(&address)
+            .is_some_and(|kept| kept.0 == number)
+        {
+            offered.files.remove(&address);
+        }
     }
 
     fn returns(&self) -> u64 {
