@@ -234,7 +234,7 @@ fn connections_of_a_container_are_not_those_of_a_user() {
     let refused = loop {
         match HostLink::connect(through(&socket, Environment::NO_TOKEN), Role::Monitor) {
             Ok(link) => links.push(link),
-            Err(LinkError::Refused(why)) => break why,
+            Err(LinkError::Busy(why)) => break why,
             Err(other) => panic!("{other}"),
         }
         assert!(links.len() <= 8);
