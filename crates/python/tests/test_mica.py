@@ -2,6 +2,7 @@
 
 import array
 import contextlib
+import fcntl
 import io
 import math
 import os
@@ -123,6 +124,13 @@ def test_limits_and_mistakes_are_exceptions():
     assert [provider[0] for provider in gpu.providers()] == ["cuBLASLt"]
 
 
+def stop_daemon(folder):
+    subprocess.run([mica.command(), "daemon", "--stop"], check=True, stdout=subprocess.DEVNULL)
+    # The daemon answers before it has written its state; it holds this lock to its end.
+    with open(pathlib.Path(folder) / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
 def test_virtual_gpus_of_a_daemon():
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MICA_RUNTIME_DIR"] = folder
@@ -142,7 +150,7 @@ def test_virtual_gpus_of_a_daemon():
             mica.remove("a")
             assert mica.list() == []
         finally:
-            subprocess.run([mica.command(), "daemon", "--stop"], check=True, stdout=subprocess.DEVNULL)
+            stop_daemon(folder)
 
 
 def test_the_examples_of_the_guide():
@@ -163,7 +171,7 @@ def test_the_examples_of_the_guide():
             assert pathlib.Path("trained").read_text() == ".."
         finally:
             os.chdir(before)
-            subprocess.run([mica.command(), "daemon", "--stop"], check=True, stdout=subprocess.DEVNULL)
+            stop_daemon(folder)
 
 
 if __name__ == "__main__":
