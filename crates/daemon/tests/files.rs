@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mica_control::{Paths, StartError, ensure_running_at};
 use mica_daemon::{Options, Running};
+use support::process::copy_of_this_program;
 use support::{Card, eventually};
 
 const IMPOSTOR: &str = "MICA_TEST_IMPOSTOR";
@@ -128,7 +129,7 @@ fn a_socket_that_another_user_has_put_there_is_not_spoken_to() {
     }
     let (dir, paths) = prepared();
     let program = dir.path().join("impostor");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy_of_this_program(&program);
     for path in [dir.path(), &paths.runtime_dir, &program] {
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
     }

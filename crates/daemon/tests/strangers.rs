@@ -13,7 +13,7 @@ use std::time::Duration;
 use mica_control::client::{ControlClient, ControlError};
 use mica_limits::{HostLink, LinkError};
 use mica_wire::host::message::Role;
-use support::process::DaemonProcess;
+use support::process::{DaemonProcess, copy_of_this_program};
 use support::{control, environment, eventually, spec};
 
 const SOCKET: &str = "MICA_TEST_STRANGERS_SOCKET";
@@ -74,7 +74,7 @@ fn another_user_who_listens_at_the_daemons_socket_is_told_nothing() {
     let socket = dir.path().join("control.sock");
     // The test's program may lie where another user cannot go.
     let program = dir.path().join("program");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy_of_this_program(&program);
     let start = || {
         Command::new(&program)
             .args(["--exact", "listener", "--ignored"])

@@ -12,6 +12,7 @@ use mica_control::client::{ControlClient, Span};
 use mica_daemon::{Options, Running};
 use mica_limits::{Environment, HostLink};
 use mica_wire::host::message::Role;
+use support::process::copy_of_this_program;
 use support::{Card, Program, control, environment, eventually, spec};
 
 const CHILD: &str = "MICA_TEST_AS_NOBODY";
@@ -142,7 +143,7 @@ fn another_user_has_their_own_and_nobody_elses() {
     });
     // The build folder may be closed to others.
     let program = dir.path().join("child");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy_of_this_program(&program);
     std::fs::set_permissions(&program, open).unwrap();
     let user = NOBODY.to_string();
     let output = Command::new(setpriv)

@@ -144,8 +144,8 @@ fn a_confined_worker_of_an_unprivileged_daemon_reaches_nothing_outside() {
     std::fs::create_dir_all(folder.join("examples")).unwrap();
     std::fs::create_dir_all(folder.join("deps")).unwrap();
     let tests = folder.join("deps/jail");
-    std::fs::copy(std::env::current_exe().unwrap(), &tests).unwrap();
-    std::fs::copy(probe(), folder.join("examples/hostile_worker")).unwrap();
+    copy_program(&std::env::current_exe().unwrap(), &tests);
+    copy_program(&probe(), &folder.join("examples/hostile_worker"));
     let output = Command::new(&tests)
         .args(["--exact", "as_this_user", "--ignored", "--nocapture"])
         .env("TMPDIR", dir.path())
@@ -178,4 +178,11 @@ fn a_worker_is_served_where_the_umask_hides_all_from_others() {
         output.status.success() && text.contains("1 passed"),
         "{text}"
     );
+}
+
+/// Copies a program that will be started. A child process writes the copy: a descriptor that this process opened for
+/// writing could be inherited by a child that another test is starting, and a file open for writing cannot be executed.
+fn copy_program(program: &Path, copy: &Path) {
+    let status = Command::new("cp").arg(program).arg(copy).status().unwrap();
+    assert!(status.success(), "{}", copy.display());
 }

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -245,6 +246,13 @@ fn gpu_time_is_what_processors_spent_and_not_the_time_that_passed() {
     tenant.wait().unwrap();
 }
 
+/// Copies a program that will be started. A child process writes the copy: a descriptor that this process opened for
+/// writing could be inherited by a child that another test is starting, and a file open for writing cannot be executed.
+fn copy_program(program: &Path, copy: &Path) {
+    let status = Command::new("cp").arg(program).arg(copy).status().unwrap();
+    assert!(status.success(), "{}", copy.display());
+}
+
 /// Ends busy threads, whether or not the test goes well.
 struct Ends<'a>(&'a AtomicBool);
 
@@ -266,7 +274,7 @@ fn processor_seconds(pid: u64) -> f64 {
 fn workers_start_although_the_file_of_the_running_daemon_was_replaced() {
     let home = Home::new();
     let installed = home.path().join("mica");
-    std::fs::copy(env!("CARGO_BIN_EXE_mica"), &installed).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_mica")), &installed);
     let words = ["create", "a", "-m", "64MiB", "--gpu", "software"];
     let made = home.command_of(&installed, &words).output().unwrap();
     assert!(made.status.success(), "{made:?}");

@@ -13,6 +13,15 @@ const DIRECTORY: &str = "MICA_TEST_DAEMON_DIRECTORY";
 const CONFIGURATION: &str = "MICA_TEST_DAEMON_CONFIGURATION";
 const DESCRIPTORS: &str = "MICA_TEST_DAEMON_DESCRIPTORS";
 
+/// Copies this test's own program, to be started by another user. A child process writes the copy: a descriptor that this
+/// process opened for writing could be inherited by a child that another test is starting, and a file open for writing
+/// cannot be executed.
+pub(crate) fn copy_of_this_program(copy: &Path) {
+    let program = std::env::current_exe().unwrap();
+    let status = Command::new("cp").arg(program).arg(copy).status().unwrap();
+    assert!(status.success(), "{}", copy.display());
+}
+
 /// Killed with this guard.
 pub(crate) struct DaemonProcess(Child);
 
