@@ -12,9 +12,13 @@ use anyhow::{Context, Result};
 
 use crate::packages::Environment;
 
-/// What nvcc needs to build CUDA C++ with cooperative groups, CUB and Thrust.
+/// What nvcc needs to build CUDA C++ with cooperative groups, CUB and Thrust. The packages ask for each other by the major version
+/// only, and an assembler refuses the PTX of a newer compiler, so each one has its version here.
 const COMPILER: &[&str] = &[
     "nvidia-cuda-nvcc==13.4.92",
+    "nvidia-cuda-crt==13.4.92",
+    "nvidia-cuda-runtime==13.4.92",
+    "nvidia-nvvm==13.4.92",
     "nvidia-cuda-cccl==13.3.5.0.6",
     "nvidia-cuda-profiler-api==13.4.92",
     "nvidia-nvtx==13.4.92",
