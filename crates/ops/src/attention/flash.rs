@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Attended, Attention, Sizes};
 use crate::pack::MOST_BLOCKS;
+use crate::tensor_maps::Boxes;
 use crate::{DType, Ops, Result, Tensor};
 
 /// As `Attention` in `kernels/attention.cuh`.
@@ -41,15 +42,40 @@ pub(crate) enum Flash {
     Rows,
     /// Tensor cores, for heads of at most so many elements.
     Mma(u32),
+    /// Tensor cores of Hopper, for heads of at most so many elements; a tile has so many keys.
+    Wgmma { size: u32, keys: u32 },
 }
 
+/// Queries of a block of the kernels for Hopper.
+const WGMMA_QUERIES: u32 = 128;
+
 impl Flash {
+    /// The kernel for Hopper.
+    fn hopper(sizes: &Sizes) -> Self {
+        let (size, keys) = if sizes.size > 64 {
+            (128, 128)
+        } else {
+            (64, 176)
+        };
+        Self::Wgmma { size, keys }
+    }
+
+    /// Whether the kernel can read a tensor where it is.
+    fn takes(self, tensor: &Tensor) -> bool {
+        // The copy unit knows no axis along which nothing moves.
+        let repeats = (tensor.shape().iter())
+            .zip(tensor.strides())
+            .any(|(size, stride)| *size > 1 && *stride == 0);
+        is_aligned(tensor) && !(repeats && matches!(self, Self::Wgmma { .. }))
+    }
+
     /// Queries of a block.
     fn queries(self) -> usize {
         match self {
             Self::Rows => 32,
             Self::Mma(256) => 64,
             Self::Mma(_) => 128,
+            Self::Wgmma { .. } => WGMMA_QUERIES as usize,
         }
     }
 
@@ -66,6 +92,11 @@ impl Flash {
             Self::Mma(size) => {
                 let rows = self.queries() as u32 + 128;
                 Grid::of(blocks, [128, 1, 1]).shared(rows * size * 2)
+            }
+            // Queries, two tiles of keys and two of values, nine barriers.
+            Self::Wgmma { size, keys } => {
+                let rows = WGMMA_QUERIES + 4 * keys;
+                Grid::of(blocks, [384, 1, 1]).shared(rows * size * 2 + 9 * 8)
             }
         }
     }
@@ -86,7 +117,36 @@ fn is_aligned(tensor: &Tensor) -> bool {
         && outer.all(|(size, stride)| *size == 1 || stride.is_multiple_of(elements))
 }
 
+/// Boxes of 64 elements of so many rows of a head.
+fn head_boxes(tensor: &Tensor, rows: u32) -> Boxes {
+    let [batch, heads, count, size] = [0, 1, 2, 3].map(|axis| tensor.shape()[axis] as u64);
+    let mut strides = strides(tensor).map(|stride| stride as u64);
+    // The distance along an axis of one element does not matter, but has to be a possible one.
+    for (stride, length) in strides.iter_mut().zip([batch, heads, count]) {
+        if length == 1 {
+            *stride = size.next_multiple_of(8);
+        }
+    }
+    let [stack, matrix, row] = strides;
+    Boxes {
+        dtype: tensor.dtype(),
+        address: tensor.address(),
+        sizes: [size, count, heads, batch],
+        strides: [row, matrix, stack],
+        rank: 4,
+        tile: [64, rows],
+    }
+}
+
 impl Ops {
+    /// Whether a kernel for Hopper computes these sizes. The copy unit fetches whole boxes, also beyond the end of a sequence,
+    /// so sequences of different lengths in one tensor are not for it.
+    fn has_wgmma_attention(&self, sizes: &Sizes) -> Result<bool> {
+        let fits = (33..=128).contains(&sizes.size) && sizes.keys > 0 && !sizes.is_ragged;
+        let file = format!("attention_wgmma.{}", sizes.dtype);
+        Ok(fits && self.capability.0 == 9 && self.kernels.allows(&file)?)
+    }
+
     /// The kernel for these sizes, if there is one.
     pub(crate) fn flash_kernel(&self, sizes: &Sizes) -> Result<Option<Flash>> {
         let fits = sizes.size.is_multiple_of(8) && (8..=256).contains(&sizes.size);
@@ -98,6 +158,9 @@ impl Ops {
         }
         let file = format!("attention_mma.{}", sizes.dtype);
         let half = matches!(sizes.dtype, DType::F16 | DType::BF16);
+        if half && self.tensor_cores && self.has_wgmma_attention(sizes)? {
+            return Ok(Some(Flash::hopper(sizes)));
+        }
         if half && self.tensor_cores && self.kernels.allows(&file)? {
             let size = (sizes.size as u32).next_power_of_two().max(32);
             return Ok(Some(Flash::Mma(size)));
@@ -113,6 +176,10 @@ impl Ops {
                 let file = format!("attention_mma.{dtype}");
                 self.kernels.get(&file, &format!("flash_{size}"))
             }
+            Flash::Wgmma { size, .. } => {
+                let file = format!("attention_wgmma.{dtype}");
+                self.kernels.get(&file, &format!("flash_wgmma_{size}"))
+            }
         }
     }
 
@@ -122,7 +189,7 @@ impl Ops {
             Flash::Rows if tensor.dtype() != DType::F32 => self.cast(tensor, DType::F32)?,
             _ => tensor.clone(),
         };
-        match is_aligned(&tensor) {
+        match kernel.takes(&tensor) {
             true => Ok(tensor),
             false => self.dense(&tensor),
         }
@@ -134,7 +201,7 @@ impl Ops {
             return Ok(0);
         };
         let widens = kernel == Flash::Rows && sizes.dtype != DType::F32;
-        let copies = inputs.map(|tensor| match (widens, is_aligned(tensor)) {
+        let copies = inputs.map(|tensor| match (widens, kernel.takes(tensor)) {
             (true, _) => tensor.len() * 4,
             (false, false) => tensor.len() * sizes.dtype.size_bytes(),
             (false, true) => 0,
@@ -204,7 +271,18 @@ impl Ops {
         };
         let function = self.flash_file(kernel, sizes.dtype)?;
         let grid = kernel.grid(sizes, longest, batch);
-        self.stream.launch(&function, grid, (ByValue(params),))?;
+        match kernel {
+            Flash::Wgmma { keys, .. } => {
+                let q = self.tensor_map(&head_boxes(&q, WGMMA_QUERIES))?;
+                let k = self.tensor_map(&head_boxes(&k, keys))?;
+                let v = self.tensor_map(&head_boxes(&v, keys))?;
+                let params = (ByValue(q), ByValue(k), ByValue(v), ByValue(params));
+                self.stream.launch(&function, grid, params)?;
+            }
+            Flash::Rows | Flash::Mma(_) => {
+                self.stream.launch(&function, grid, (ByValue(params),))?;
+            }
+        }
         if output.dtype() != sizes.dtype {
             self.map_into(&[(&crate::Expr::input(0), &result.output)], &[&output], &[])?;
         }
