@@ -11,7 +11,7 @@ use crate::{DType, Ops, Result, Tensor};
 /// As `Attention` in `kernels/attention.cuh`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Params {
+pub(super) struct Params {
     q: u64,
     k: u64,
     v: u64,
@@ -33,6 +33,43 @@ struct Params {
     lse_row: i32,
     scale: f32,
     reserved: f32,
+}
+
+impl Params {
+    /// Of whole tensors.
+    pub(super) fn new(sizes: &Sizes, [q, k, v]: [&Tensor; 3], output: &Tensor) -> Self {
+        Self {
+            q: q.address(),
+            k: k.address(),
+            v: v.address(),
+            o: output.address(),
+            lse: 0,
+            starts_q: 0,
+            starts_k: 0,
+            q_strides: strides(q),
+            k_strides: strides(k),
+            v_strides: strides(v),
+            o_strides: strides(output),
+            queries: sizes.queries as i32,
+            keys: sizes.keys as i32,
+            heads: sizes.heads as i32,
+            group: (sizes.heads / sizes.kv_heads) as i32,
+            size: sizes.size as i32,
+            causal: i32::from(sizes.is_causal),
+            window: sizes.window,
+            lse_row: sizes.queries as i32,
+            scale: sizes.scale,
+            reserved: 0.0,
+        }
+    }
+
+    /// With the log sums of the rows.
+    pub(super) fn with_log_sums(self, log_sums: &Tensor) -> Self {
+        Self {
+            lse: log_sums.address(),
+            ..self
+        }
+    }
 }
 
 /// Which kernel, and what it needs.
@@ -102,7 +139,7 @@ impl Flash {
     }
 }
 
-fn strides(tensor: &Tensor) -> [i64; 3] {
+pub(super) fn strides(tensor: &Tensor) -> [i64; 3] {
     let s = tensor.strides();
     [s[0] as i64, s[1] as i64, s[2] as i64]
 }
@@ -118,7 +155,7 @@ fn is_aligned(tensor: &Tensor) -> bool {
 }
 
 /// Boxes of 64 elements of so many rows of a head.
-fn head_boxes(tensor: &Tensor, rows: u32) -> Boxes {
+pub(super) fn head_boxes(tensor: &Tensor, rows: u32) -> Boxes {
     let [batch, heads, count, size] = [0, 1, 2, 3].map(|axis| tensor.shape()[axis] as u64);
     let mut strides = strides(tensor).map(|stride| stride as u64);
     // The distance along an axis of one element does not matter, but has to be a possible one.
@@ -142,9 +179,17 @@ impl Ops {
     /// Whether a kernel for Hopper computes these sizes. The copy unit fetches whole boxes, also beyond the end of a sequence,
     /// so sequences of different lengths in one tensor are not for it.
     fn has_wgmma_attention(&self, sizes: &Sizes) -> Result<bool> {
-        let fits = (33..=128).contains(&sizes.size) && sizes.keys > 0 && !sizes.is_ragged;
+        let fits = (33..=128).contains(&sizes.size) && !sizes.is_ragged;
+        let has_rows = sizes.queries > 0 && sizes.keys > 0;
         let file = format!("attention_wgmma.{}", sizes.dtype);
-        Ok(fits && self.capability.0 == 9 && self.kernels.allows(&file)?)
+        Ok(fits && has_rows && self.capability.0 == 9 && self.kernels.allows(&file)?)
+    }
+
+    /// Whether gradients are computed by one kernel.
+    pub(super) fn has_flash_backward(&self, sizes: &Sizes) -> Result<bool> {
+        let kernel = self.flash_kernel(sizes)?;
+        let file = format!("attention_back_wgmma.{}", sizes.dtype);
+        Ok(matches!(kernel, Some(Flash::Wgmma { .. })) && self.kernels.allows(&file)?)
     }
 
     /// The kernel for these sizes, if there is one.
@@ -184,7 +229,7 @@ impl Ops {
     }
 
     /// A tensor as the kernel reads it.
-    fn flash_input(&self, kernel: Flash, tensor: &Tensor) -> Result<Tensor> {
+    pub(super) fn flash_input(&self, kernel: Flash, tensor: &Tensor) -> Result<Tensor> {
         let tensor = match kernel {
             Flash::Rows if tensor.dtype() != DType::F32 => self.cast(tensor, DType::F32)?,
             _ => tensor.clone(),
@@ -247,10 +292,6 @@ impl Ops {
         };
         let address = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, Tensor::address);
         let params = Params {
-            q: q.address(),
-            k: k.address(),
-            v: v.address(),
-            o: output.address(),
             lse: address(&result.log_sums),
             starts_q: address(&starts_q),
             starts_k: address(&starts_k),
@@ -258,16 +299,7 @@ impl Ops {
             k_strides: placed(&k),
             v_strides: placed(&v),
             o_strides: placed(&output),
-            queries: sizes.queries as i32,
-            keys: sizes.keys as i32,
-            heads: sizes.heads as i32,
-            group: (sizes.heads / sizes.kv_heads) as i32,
-            size: sizes.size as i32,
-            causal: i32::from(spec.causal),
-            window: sizes.window,
-            lse_row: sizes.queries as i32,
-            scale: sizes.scale,
-            reserved: 0.0,
+            ..Params::new(sizes, [&q, &k, &v], &output)
         };
         let function = self.flash_file(kernel, sizes.dtype)?;
         let grid = kernel.grid(sizes, longest, batch);
