@@ -57,7 +57,10 @@ pub fn past(client: &ControlClient, since: f64, vgpu: Option<&str>, json: bool) 
     }
     out!("{}", past_table(&answer).render());
     let points = answer.timelines.iter().flat_map(|line| &line.points);
-    if points.clone().any(|point| point.share_unreserved_percent > 0.0) {
+    if points
+        .clone()
+        .any(|point| point.share_unreserved_percent > 0.0)
+    {
         outln!("~ not reserved");
     }
     for line in refused(&answer) {

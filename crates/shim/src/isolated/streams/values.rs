@@ -161,7 +161,11 @@ fn submit((state, context, stream): Resolved, op: &ValueOp) -> Answer {
         ValueOp::Write(word) => {
             let address = word_address(state, *word)?;
             let bytes = word.value.to_ne_bytes();
-            let bytes = if word.is_wide { &bytes[..] } else { &bytes[..4] };
+            let bytes = if word.is_wide {
+                &bytes[..]
+            } else {
+                &bytes[..4]
+            };
             state.client.post(&Write { stream, address }, bytes)
         }
         ValueOp::Barrier => return Ok(()),
