@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-pub use data::{DeviceBox, HostBox};
+pub use data::{DeviceBox, HostBox, Piece, pieces};
 pub use heap::{HostPiece, IvshmemHeap};
 pub use ivshmem_port::IvshmemPort;
 pub use records::{AnswerPart, ProgressWords, RecordPort};
