@@ -74,50 +74,70 @@ impl Emit<'_, '_> {
             return Ok(true);
         }
         if is_float(to) && is_float(from) && nearest(*round) {
-            let class = Class::of(from);
-            // Between f32 and f64 the bits of a NaN are handed on.
-            let own_nan = canonical_result(op).is_some();
-            let x = match own_nan {
-                true => self.get_float(src, class)?,
-                false => self.get(src, class)?,
-            };
-            let (sat, int_round) = (*sat, *int_round);
-            let flush_out = *ftz && to == ScalarType::F32;
-            let f = |e: &mut Self, v: &[Value]| {
-                let mut x = e.float(v[0]);
-                if flush {
-                    x = e.flush(x);
-                }
-                x = e.integral(x, int_round);
-                match (from, to) {
-                    (ScalarType::F32, ScalarType::F64) => {
-                        // With `.ftz` the operand's NaN is made canonical on the way in.
-                        if flush {
-                            x = e.settle_value(x);
-                        }
-                        x = e.b.ins().fpromote(types::F64, x);
-                    }
-                    (ScalarType::F64, ScalarType::F32) => x = e.b.ins().fdemote(types::F32, x),
-                    _ => {}
-                }
-                if flush_out {
-                    x = e.flush(x);
-                }
-                if sat { e.saturate(x) } else { x }
-            };
-            let v = self.map(
-                &[(x, class)],
-                Class::of(to),
-                &f,
-                if from == to { Some(&f) } else { None },
-            );
-            match own_nan {
-                true => self.set_float(*dst, v),
-                false => self.set(*dst, v),
-            }
-            return Ok(true);
+            return self.float_to_float(op).map(|()| true);
         }
         Ok(false)
+    }
+
+    /// Between `f32` and `f64`, or to a whole number of the same type; rounds to nearest.
+    fn float_to_float(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::Cvt {
+            dst_ty,
+            src_ty,
+            int_round,
+            ftz,
+            sat,
+            dst,
+            src,
+            ..
+        } = op
+        else {
+            return Ok(());
+        };
+        let (to, from) = (*dst_ty, *src_ty);
+        let class = Class::of(from);
+        // Between f32 and f64 the bits of a NaN are handed on.
+        let own_nan = canonical_result(op).is_some();
+        let x = match own_nan {
+            true => self.get_float(src, class)?,
+            false => self.get(src, class)?,
+        };
+        let (sat, int_round) = (*sat, *int_round);
+        let flush = *ftz && from == ScalarType::F32;
+        let flush_out = *ftz && to == ScalarType::F32;
+        let f = |e: &mut Self, v: &[Value]| {
+            let mut x = e.float(v[0]);
+            if flush {
+                x = e.flush(x);
+            }
+            x = e.integral(x, int_round);
+            match (from, to) {
+                (ScalarType::F32, ScalarType::F64) => {
+                    // With `.ftz` the operand's NaN is made canonical on the way in.
+                    if flush {
+                        x = e.settle_value(x);
+                    }
+                    x = e.b.ins().fpromote(types::F64, x);
+                }
+                (ScalarType::F64, ScalarType::F32) => x = e.b.ins().fdemote(types::F32, x),
+                _ => {}
+            }
+            if flush_out {
+                x = e.flush(x);
+            }
+            if sat { e.saturate(x) } else { x }
+        };
+        let v = self.map(
+            &[(x, class)],
+            Class::of(to),
+            &f,
+            if from == to { Some(&f) } else { None },
+        );
+        match own_nan {
+            true => self.set_float(*dst, v),
+            false => self.set(*dst, v),
+        }
+        Ok(())
     }
 
     fn integral(&mut self, x: Value, r: Option<IntRounding>) -> Value {
