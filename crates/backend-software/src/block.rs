@@ -317,7 +317,7 @@ fn report(
 }
 
 /// Writes what a failed `assert` in a kernel prints.
-fn tell_assertion(services: &BlockServices, block: Dim3, thread: Dim3) {
+fn tell_assertion(services: &BlockServices, block: mica_kernel::Dim3, thread: mica_kernel::Dim3) {
     let Some(assertion) = lock(&services.assertion).take() else {
         return;
     };

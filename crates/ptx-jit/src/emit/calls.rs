@@ -472,7 +472,7 @@ impl Emit<'_, '_> {
             self.b.switch_to_block(stub);
             self.instance = instance;
             self.resume_caller(&link, next, bad)?;
-            self.take_results(&link, inst, bad)?;
+            self.take_linked_results(&link, inst, bad)?;
             let next = self.blocks[&next];
             self.b.ins().jump(next, &[]);
         }
@@ -514,7 +514,12 @@ impl Emit<'_, '_> {
     }
 
     /// Copies what the function returned to where the call wants it.
-    fn take_results(&mut self, link: &Link, inst: u32, bad: Block) -> Result<(), CompileError> {
+    fn take_linked_results(
+        &mut self,
+        link: &Link,
+        inst: u32,
+        bad: Block,
+    ) -> Result<(), CompileError> {
         let instance = self.instance;
         let f = self.plan.unit.func(self.src.module, instance);
         let Op::Call { rets, callee, .. } = &f.body[inst as usize].op else {

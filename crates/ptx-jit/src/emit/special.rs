@@ -18,20 +18,20 @@ impl Emit<'_, '_> {
             Dim::Z => 8,
         };
         let (v, have) = match s {
-            SpecialReg::NTid(d) => self.word_of(offset_of!(C, block) + dim(d)),
-            SpecialReg::NCtaId(d) => self.word_of(offset_of!(C, grid) + dim(d)),
-            SpecialReg::CtaId(d) => self.word_of(offset_of!(C, ctaid) + dim(d)),
-            SpecialReg::SmId => self.word_of(offset_of!(C, smid)),
+            SpecialReg::NTid(d) => self.block_word(offset_of!(C, block) + dim(d)),
+            SpecialReg::NCtaId(d) => self.block_word(offset_of!(C, grid) + dim(d)),
+            SpecialReg::CtaId(d) => self.block_word(offset_of!(C, ctaid) + dim(d)),
+            SpecialReg::SmId => self.block_word(offset_of!(C, smid)),
             SpecialReg::EnvReg(n @ (1 | 2)) => {
-                self.word_of(offset_of!(C, grid_workspace) + if n == 1 { 4 } else { 0 })
+                self.block_word(offset_of!(C, grid_workspace) + if n == 1 { 4 } else { 0 })
             }
             SpecialReg::GridId => (
                 V::U(self.field(types::I64, offset_of!(C, grid_id))),
                 Class::B64,
             ),
-            SpecialReg::DynamicSmemSize => self.word_of(offset_of!(C, dynamic_shared)),
+            SpecialReg::DynamicSmemSize => self.block_word(offset_of!(C, dynamic_shared)),
             SpecialReg::TotalSmemSize | SpecialReg::AggrSmemSize => {
-                self.word_of(offset_of!(C, shared_len))
+                self.block_word(offset_of!(C, shared_len))
             }
             SpecialReg::Tid(d) => (self.tid(d), Class::B32),
             SpecialReg::LaneId => {
@@ -71,8 +71,8 @@ impl Emit<'_, '_> {
             SpecialReg::ClusterNCtaRank | SpecialReg::ClusterNCtaId(_) => {
                 (V::U(self.imm(types::I32, 1)), Class::B32)
             }
-            SpecialReg::ClusterId(d) => self.word_of(offset_of!(C, ctaid) + dim(d)),
-            SpecialReg::NClusterId(d) => self.word_of(offset_of!(C, grid) + dim(d)),
+            SpecialReg::ClusterId(d) => self.block_word(offset_of!(C, ctaid) + dim(d)),
+            SpecialReg::NClusterId(d) => self.block_word(offset_of!(C, grid) + dim(d)),
             s => {
                 let offset = s.reserved_offset().unwrap_or(0);
                 (V::U(self.imm(types::I64, offset.into())), Class::B64)
@@ -89,7 +89,7 @@ impl Emit<'_, '_> {
     }
 
     /// A word of the block's context.
-    fn word_of(&mut self, offset: usize) -> (V, Class) {
+    fn block_word(&mut self, offset: usize) -> (V, Class) {
         (V::U(self.field(types::I32, offset)), Class::B32)
     }
 

@@ -98,7 +98,7 @@ struct Builder<'m> {
     depth: usize,
 }
 
-impl Builder<'_> {
+impl<'m> Builder<'m> {
     fn root(&mut self, func: FuncId) -> u32 {
         if let Some(r) = self.root_of.get(&func) {
             return *r;
