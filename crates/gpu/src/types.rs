@@ -63,7 +63,7 @@ pub struct MemorySums {
     /// Bytes that cannot leave the device.
     pub pinned_bytes: u64,
     /// Host memory that stands ready for memory that leaves.
-    pub arena_bytes: u64,
+    pub store_bytes: u64,
     /// Bytes that pools hold.
     pub pool_held_bytes: u64,
     /// Bytes of them that were asked for.
