@@ -47,6 +47,8 @@ files!(
     "conv.f32",
     "conv.f16",
     "conv.bf16",
+    "conv_wgmma.f16",
+    "conv_wgmma.bf16",
 );
 
 fn text(file: &str) -> Option<&'static str> {

@@ -171,7 +171,7 @@ pub(super) fn head_boxes(tensor: &Tensor, rows: u32) -> Boxes {
         sizes: [size, count, heads, batch],
         strides: [row, matrix, stack],
         rank: 4,
-        tile: [64, rows],
+        tile: [64, rows, 1],
     }
 }
 
@@ -305,9 +305,9 @@ impl Ops {
         let grid = kernel.grid(sizes, longest, batch);
         match kernel {
             Flash::Wgmma { keys, .. } => {
-                let q = self.tensor_map(&head_boxes(&q, WGMMA_QUERIES))?;
-                let k = self.tensor_map(&head_boxes(&k, keys))?;
-                let v = self.tensor_map(&head_boxes(&v, keys))?;
+                let q = self.tensor_map(head_boxes(&q, WGMMA_QUERIES).request())?;
+                let k = self.tensor_map(head_boxes(&k, keys).request())?;
+                let v = self.tensor_map(head_boxes(&v, keys).request())?;
                 let params = (ByValue(q), ByValue(k), ByValue(v), ByValue(params));
                 self.stream.launch(&function, grid, params)?;
             }
