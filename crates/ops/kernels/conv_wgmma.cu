@@ -4,9 +4,11 @@
 // (channel, element, output). What lies outside of an image, and channels beyond the last one, are zeros.
 #include "gemm_wgmma.cuh"
 
+// `last`: the last element of a window where the weights begin with that one, as gradients of images need them; else 0.
 struct Windows {
     int32_t channel_steps, kernel_width, out_height, out_width;
     int32_t stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x;
+    int32_t last, reserved;
 };
 
 template <int BN> struct Convolution {
@@ -18,6 +20,7 @@ template <int BN> struct Convolution {
         int element = k / 64 / w.channel_steps, channel = (k / 64 - element * w.channel_steps) * 64;
         int line = p.m0 / w.out_width, image = line / w.out_height;
         int x = (p.m0 - line * w.out_width) * w.stride_x - w.pad_x, y = (line - image * w.out_height) * w.stride_y - w.pad_y;
+        if (w.last) element = w.last - element;
         int ky = element / w.kernel_width, kx = element - ky * w.kernel_width;
         asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6], {%7, %8};" ::
                          "r"(to), "l"(&images), "r"(channel), "r"(x), "r"(y), "r"(image), "r"(full),

@@ -159,7 +159,7 @@ pub(super) fn convolutions(ops: &Ops) -> Result<Line> {
         }
     }
     Ok(Line {
-        what: "convolutions agree with f64".into(),
+        what: "convolutions and gradients of images agree with f64".into(),
         native: "-".into(),
         mica: format!("{} in 3 types", cases.len()),
         goal: "all".into(),
@@ -180,6 +180,10 @@ fn convolution(
     let weights = ops.uniform(&weight, dtype, (5, 2), (-1.0, 1.0))?;
     let y = ops.conv(&x, &weights, spec)?;
     let shape = y.shape().to_vec();
+    let dy = ops.uniform(&shape, dtype, (5, 3), (-1.0, 1.0))?;
+    let dx = ops.conv_backward_data(&image, &weights, &dy, spec)?;
+    let (dy, dx) = (ops.values(&dy)?, ops.values(&dx)?);
+    let mut dx_wanted = vec![0.0; dx.len()];
     let (got, x, weights) = (ops.values(&y)?, ops.values(&x)?, ops.values(&weights)?);
     let (oh, ow) = (shape[2], shape[3]);
     for (at, got) in got.iter().enumerate() {
@@ -191,14 +195,23 @@ fn convolution(
             let row = (py * spec.stride[0] + ky * spec.dilation[0]).wrapping_sub(spec.padding[0]);
             let col = (px * spec.stride[1] + kx * spec.dilation[1]).wrapping_sub(spec.padding[1]);
             if row < h && col < w {
-                let pixel = f64::from(x[((n * c + channel) * h + row) * w + col]);
-                want += pixel * f64::from(weights[k * c * kh * kw + element]);
+                let pixel = ((n * c + channel) * h + row) * w + col;
+                let weight = f64::from(weights[k * c * kh * kw + element]);
+                want += f64::from(x[pixel]) * weight;
+                dx_wanted[pixel] += f64::from(dy[at]) * weight;
             }
         }
         // A long sum is rounded relative to its size.
         ensure!(
             (f64::from(*got) - want).abs() <= tolerance * want.abs().max(1.0),
             "convolution {dtype} of {image:?} with {weight:?}: element {at} is {got}, the reference {want}"
+        );
+    }
+    for (at, (got, want)) in dx.iter().zip(&dx_wanted).enumerate() {
+        // Where a matrix of windows is made, its elements are rounded before they are added up.
+        ensure!(
+            (f64::from(*got) - want).abs() <= 4.0 * tolerance * want.abs().max(1.0),
+            "gradient of a convolution {dtype} of {image:?} with {weight:?}: element {at} is {got}, the reference {want}"
         );
     }
     Ok(())

@@ -3,7 +3,7 @@
 use mica::{ByValue, Grid};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::Sizes;
+use super::{Conv, Sizes};
 use crate::gemm::{Epilogue, Factors};
 use crate::tensor_maps::{Boxes, WindowColumns};
 use crate::{DType, Ops, Result, Tensor};
@@ -18,6 +18,8 @@ struct Windows {
     stride: [i32; 2],
     padding: [i32; 2],
     dilation: [i32; 2],
+    last: i32,
+    reserved: i32,
 }
 
 /// Windows of a block, and channels of a step.
@@ -67,6 +69,17 @@ impl Sizes {
     }
 }
 
+fn conv_file(sizes: &Sizes) -> String {
+    format!("conv_wgmma.{}", sizes.dtype)
+}
+
+/// Weights `[outputs, channels, elements of a window]`.
+fn by_elements(ops: &Ops, weight: &Tensor) -> Result<Tensor> {
+    let [outputs, channels, height, width] = [0, 1, 2, 3].map(|axis| weight.shape()[axis]);
+    ops.dense(weight)?
+        .reshape(&[outputs, channels, height * width])
+}
+
 impl Ops {
     /// The convolution `[images, out h, out w, outputs]` by a kernel for Hopper, if one computes these sizes.
     pub(super) fn conv_by_wgmma(
@@ -75,6 +88,45 @@ impl Ops {
         x: &Tensor,
         weight: &Tensor,
     ) -> Result<Option<Tensor>> {
+        if !self.has_wgmma_conv(sizes)? {
+            return Ok(None);
+        }
+        let weights = by_elements(self, weight)?.swap(1, 2)?;
+        self.launch_conv_wgmma(sizes, x, &weights, 0).map(Some)
+    }
+
+    /// The gradient `[images, height, width, channels]` of the images by the same kernel, if it computes these sizes: a
+    /// convolution of the output's gradient, for which the weights of a window count from the last one.
+    pub(super) fn conv_back_by_wgmma(
+        &self,
+        sizes: &Sizes,
+        weight: &Tensor,
+        dy: &Tensor,
+    ) -> Result<Option<Tensor>> {
+        let padding = [0, 1].map(|axis| sizes.reach(axis).checked_sub(sizes.spec.padding[axis]));
+        let ([Some(above), Some(left)], [1, 1]) = (padding, sizes.spec.stride) else {
+            return Ok(None);
+        };
+        let back = Sizes {
+            channels: sizes.outputs,
+            image: sizes.out,
+            outputs: sizes.channels,
+            out: sizes.image,
+            spec: Conv {
+                padding: [above, left],
+                ..sizes.spec
+            },
+            ..*sizes
+        };
+        if !self.has_wgmma_conv(&back)? {
+            return Ok(None);
+        }
+        let weights = by_elements(self, weight)?.swap(0, 1)?.swap(1, 2)?;
+        let last = sizes.kernel[0] * sizes.kernel[1] - 1;
+        self.launch_conv_wgmma(&back, dy, &weights, last).map(Some)
+    }
+
+    fn has_wgmma_conv(&self, sizes: &Sizes) -> Result<bool> {
         let is_half = matches!(sizes.dtype, DType::F16 | DType::BF16);
         let is_hopper = self.capability.0 == 9 && self.tensor_cores;
         // Pixels are multiples of 16 bytes.
@@ -83,22 +135,25 @@ impl Ops {
         let has_work = rows > 0 && sizes.outputs > 0 && sizes.channels > 0;
         let counts = [rows, sizes.outputs, self.sum_length(sizes)];
         let is_small = counts.iter().all(|count| *count <= 1 << 30);
-        if !(is_half && is_hopper && fits && has_work && is_small && sizes.fits_window_map()) {
-            return Ok(None);
-        }
-        let file = format!("conv_wgmma.{}", sizes.dtype);
-        if !self.kernels.allows(&file)? {
-            return Ok(None);
-        }
+        let can = is_half && is_hopper && fits && has_work && is_small && sizes.fits_window_map();
+        Ok(can && self.kernels.allows(&conv_file(sizes))?)
+    }
+
+    /// `weights` are `[outputs, elements, channels]`.
+    fn launch_conv_wgmma(
+        &self,
+        sizes: &Sizes,
+        x: &Tensor,
+        weights: &Tensor,
+        last: usize,
+    ) -> Result<Tensor> {
+        let rows = sizes.rows(sizes.images);
         let [oh, ow] = sizes.out;
         let y = self.unset(&[sizes.images, oh, ow, sizes.outputs], sizes.dtype)?;
         let images = self.channels_last(x)?;
         let [kh, kw] = sizes.kernel;
         let elements = kh * kw;
-        let weights = (self.dense(weight)?)
-            .reshape(&[sizes.outputs, sizes.channels, elements])?
-            .swap(1, 2)?;
-        let weights = self.dense(&weights)?;
+        let weights = self.dense(weights)?;
 
         let pair = |values: [usize; 2]| values.map(|value| value as i32);
         let padding = pair(sizes.spec.padding);
@@ -109,6 +164,8 @@ impl Ops {
             stride: pair(sizes.spec.stride),
             padding,
             dilation: pair(sizes.spec.dilation),
+            last: last as i32,
+            reserved: 0,
         };
         let (columns, shared) = block(sizes.outputs);
         let weight_boxes = Boxes {
@@ -141,9 +198,10 @@ impl Ops {
         let tiles = rows.div_ceil(2 * ROWS as usize) * sizes.outputs.div_ceil(columns as usize);
         let clusters = tiles.min(self.vgpu.info().multiprocessors as usize / 2);
         let grid = Grid::new(2 * clusters.max(1) as u32, 384).shared(shared);
-        let kernel = self.kernels.get(&file, &format!("conv_wgmma_{columns}"))?;
+        let name = format!("conv_wgmma_{columns}");
+        let kernel = self.kernels.get(&conv_file(sizes), &name)?;
         self.stream.launch(&kernel, grid, params)?;
-        Ok(Some(y))
+        Ok(y)
     }
 
     /// Terms of each sum: whole steps of channels for each element of a window.

@@ -216,6 +216,11 @@ impl Ops {
     ) -> Result<Tensor> {
         same_type(dy, weight)?;
         let sizes = check(shape, weight, spec)?;
+        if dy.shape() == [sizes.images, sizes.outputs, sizes.out[0], sizes.out[1]]
+            && let Some(dx) = self.conv_back_by_wgmma(&sizes, weight, dy)?
+        {
+            return dx.swap(2, 3)?.swap(1, 2);
+        }
         let dy = self.output_gradient(&sizes, dy)?;
         let dx = self.unset(shape, sizes.dtype)?;
         let weights = sizes.weights(self, weight)?;
