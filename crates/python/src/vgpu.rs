@@ -205,7 +205,7 @@ impl Vgpu {
             causal,
             window,
             scale,
-            starts: None,
+            ..Attention::default()
         };
         let attended = python.detach(|| self.ops.attention(&q.it, &k.it, &v.it, &spec));
         self.tensor(attended.map(|attended| attended.output))
