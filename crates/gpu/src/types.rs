@@ -339,7 +339,7 @@ pub struct ClusterQuestion<'a> {
 }
 
 /// How a tensor map is made: the arguments of `cuTensorMapEncode*`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorMapRequest {
     /// Which of the calls.
     pub kind: TensorMapKind,
@@ -366,7 +366,7 @@ pub struct TensorMapRequest {
 }
 
 /// What differs between the kinds of tensor maps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TensorMapKind {
     /// `cuTensorMapEncodeTiled`: the box that one copy moves.
     Tiled([u32; 5]),
