@@ -117,7 +117,7 @@ impl Ops {
         Ok(AttentionGradients {
             dq: dq.reshape(q.shape())?,
             dk: self.per_kv_head(sizes, &dk)?,
-            dv: self.per_kv_head(&sizes, &dv)?,
+            dv: self.per_kv_head(sizes, &dv)?,
         })
     }
 
