@@ -70,7 +70,8 @@ fn carry(mut from: TcpStream, mut to: TcpStream, way: Way, count: Arc<AtomicU64>
             count.fetch_add(got as u64, Relaxed);
             if let Some(most) = way.most {
                 // Nothing is read meanwhile, so that the sender notices.
-                free = free.max(Instant::now()) + Duration::from_secs_f64(got as f64 / f64::from(most));
+                free = free.max(Instant::now())
+                    + Duration::from_secs_f64(got as f64 / f64::from(most));
                 std::thread::sleep(free.saturating_duration_since(Instant::now()));
             }
             let due = Instant::now() + way.delay;

@@ -41,7 +41,10 @@ impl Starts {
 /// Adds the rows.
 pub(super) fn rows(network: &Network, report: &mut Report) -> Result<()> {
     let (_forgetful, address) = network.also_serve(&["--keep-uploads", "0"])?;
-    for (link, limits) in [("loopback", None), ("1 Gbit/s, 0.5 ms each way", Some(SLOW))] {
+    for (link, limits) in [
+        ("loopback", None),
+        ("1 Gbit/s, 0.5 ms each way", Some(SLOW)),
+    ] {
         let most = limits.map(|(most, _)| most);
         let delay = limits.map_or(Duration::ZERO, |(_, delay)| delay);
         let relay = |name: &str, to: &str| -> Result<Relay> {
@@ -67,7 +70,13 @@ pub(super) fn rows(network: &Network, report: &mut Report) -> Result<()> {
         let name = |start: &str| format!("TLS, {link}: 256 MiB of weights, {start} start");
         let is_slow = limits.is_some();
         add(report, name("first"), without.first(), with.first(), false);
-        add(report, name("each later"), without.again(), with.again(), is_slow);
+        add(
+            report,
+            name("each later"),
+            without.again(),
+            with.again(),
+            is_slow,
+        );
     }
     Ok(())
 }
@@ -75,7 +84,10 @@ pub(super) fn rows(network: &Network, report: &mut Report) -> Result<()> {
 fn add(report: &mut Report, what: String, without: (f64, u64), with: (f64, u64), saves: bool) {
     let ratio = with.0 / without.0;
     let told = |(seconds, sent): (f64, u64)| {
-        format!("{seconds:.2} s, {:.0} MiB sent", sent as f64 / f64::from(1 << 20))
+        format!(
+            "{seconds:.2} s, {:.0} MiB sent",
+            sent as f64 / f64::from(1 << 20)
+        )
     };
     let most = if saves { MOST_AGAIN } else { MOST_LONGER };
     report.add(Line {

@@ -174,9 +174,13 @@ impl Near {
         let mut out = Vec::new();
         Header::new(Kind::PieceData, 0, 0).put(&mut out, &[piece]);
         let bytes = out.len() as u64;
-        self.carrier.send_whole(&mut out).map_err(TunnelError::Lost)?;
+        self.carrier
+            .send_whole(&mut out)
+            .map_err(TunnelError::Lost)?;
         self.stats.sent_bytes.fetch_add(bytes, Relaxed);
-        self.stats.saved_bytes.fetch_sub(piece.len() as u64, Relaxed);
+        self.stats
+            .saved_bytes
+            .fetch_sub(piece.len() as u64, Relaxed);
         Ok(())
     }
 }

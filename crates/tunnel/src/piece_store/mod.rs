@@ -32,8 +32,8 @@ const MOST_TOLD: usize = 60_000;
 /// How often, and after which pauses, the lock is tried. A process that stands still with it keeps nobody's session.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(2);
-/// The part of a file system that is left free.
-const LEFT_FREE: u64 = 10;
+/// Bytes of the file system that are left free.
+const LEFT_FREE_BYTES: u64 = 2 << 30;
 /// A use is noted if the last one is older.
 const NOTED_EVERY_US: u64 = 60_000_000;
 
@@ -225,7 +225,7 @@ impl PieceStore {
         let Ok(system) = fstatvfs(&self.pieces) else {
             return false;
         };
-        system.f_bavail > system.f_blocks / LEFT_FREE
+        system.f_bavail.saturating_mul(system.f_frsize) > LEFT_FREE_BYTES
     }
 
     fn read_record(&self, place: u32) -> io::Result<Record> {
