@@ -52,7 +52,7 @@ mod tests {
             asked_bytes: 1,
             away_bytes: 0,
             pinned_bytes: 0,
-            arena_bytes: 0,
+            store_bytes: 0,
             pool_held_bytes: 0,
             pool_asked_bytes: 0,
             pool_given_bytes: 0,

@@ -11,7 +11,7 @@ const NOTHING: MemorySums = MemorySums {
     asked_bytes: 0,
     away_bytes: 0,
     pinned_bytes: 0,
-    arena_bytes: 0,
+    store_bytes: 0,
     pool_held_bytes: 0,
     pool_asked_bytes: 0,
     pool_given_bytes: 0,
@@ -26,7 +26,7 @@ pub(crate) fn answer(worker: &Worker, link: &HostLink, request: u64) {
     for (held, device) in worker.vgpu.memory_pieces() {
         sums.away_bytes += device.away_bytes;
         sums.pinned_bytes += device.pinned_bytes;
-        sums.arena_bytes += device.arena_bytes;
+        sums.store_bytes += device.store_bytes;
         sums.pool_held_bytes += device.pool_held_bytes;
         sums.pool_asked_bytes += device.pool_asked_bytes;
         sums.pool_given_bytes += device.pool_given_bytes;

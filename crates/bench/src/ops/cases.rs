@@ -10,6 +10,8 @@ pub(super) enum Kind {
     /// A product by cuBLASLt, whatever is fastest.
     Library,
     Attention,
+    /// The gradients of queries, keys and values.
+    Gradients,
     Gelu,
     Softmax,
     Norm,
@@ -50,6 +52,7 @@ impl Case {
             Kind::Gemm => "product",
             Kind::Library => "cuBLASLt",
             Kind::Attention => "attention",
+            Kind::Gradients => "attention gradients",
             Kind::Gelu => "GELU",
             Kind::Softmax => "softmax",
             Kind::Norm => "layer norm",
@@ -73,7 +76,18 @@ impl Case {
         rival: &'static str,
         goal: Goal,
     ) -> Self {
-        let case = Self::new(Kind::Attention, dtype, &shape, goal);
+        Self::of_attention(Kind::Attention, shape, dtype, causal, rival, goal)
+    }
+
+    fn of_attention(
+        kind: Kind,
+        shape: [usize; 4],
+        dtype: &'static str,
+        causal: bool,
+        rival: &'static str,
+        goal: Goal,
+    ) -> Self {
+        let case = Self::new(kind, dtype, &shape, goal);
         let name = format!("{} {}", case.name, if causal { "causal" } else { "full" });
         Self {
             name: if rival.is_empty() {
@@ -92,9 +106,15 @@ impl Case {
         let product: f64 = self.shape.iter().map(|n| *n as f64).product();
         match self.kind {
             Kind::Gemm | Kind::Library => 2.0 * product,
-            // Two products; a causal one sees half of the keys.
-            Kind::Attention => {
-                4.0 * product * self.shape[2] as f64 * if self.causal { 0.5 } else { 1.0 }
+            // Two products, five for gradients; a causal one sees half of the keys.
+            Kind::Attention | Kind::Gradients => {
+                let products = if self.kind == Kind::Attention {
+                    2.0
+                } else {
+                    5.0
+                };
+                let seen = if self.causal { 0.5 } else { 1.0 };
+                2.0 * products * product * self.shape[2] as f64 * seen
             }
             _ => 2.0 * product * if self.dtype == "f32" { 4.0 } else { 2.0 },
         }
@@ -103,7 +123,9 @@ impl Case {
     /// Unit of the rate and what it divides by.
     pub(super) fn unit(&self) -> (&'static str, f64) {
         match (self.kind, self.on) {
-            (Kind::Gemm | Kind::Library | Kind::Attention, "card") => ("TFLOP/s", 1e12),
+            (Kind::Gemm | Kind::Library | Kind::Attention | Kind::Gradients, "card") => {
+                ("TFLOP/s", 1e12)
+            }
             (Kind::Gemm | Kind::Attention, _) => ("GFLOP/s", 1e9),
             _ => ("GB/s", 1e9),
         }
@@ -143,6 +165,15 @@ pub(super) fn on_card() -> Vec<Case> {
                     _ => None,
                 };
                 cases.push(Case::attention(
+                    [4, heads, 4096, size],
+                    "f16",
+                    causal,
+                    rival,
+                    goal,
+                ));
+                let goal = if rival == "flash" { Part(1.0) } else { None };
+                cases.push(Case::of_attention(
+                    Kind::Gradients,
                     [4, heads, 4096, size],
                     "f16",
                     causal,

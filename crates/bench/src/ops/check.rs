@@ -85,8 +85,10 @@ pub(super) fn attention(ops: &Ops) -> Result<Line> {
         for (size, causal) in [
             (32, false),
             (64, true),
+            (64, false),
             (80, true),
             (128, true),
+            (128, false),
             (256, false),
         ] {
             let random = |stream| ops.uniform(&[1, 1, ROWS, size], dtype, (3, stream), (-1.0, 1.0));

@@ -8,6 +8,7 @@
 mod cases;
 mod check;
 mod choice;
+mod gradients;
 mod rival;
 
 use std::time::Instant;
@@ -42,6 +43,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     if "kernels agree with f64".contains(&only) {
         report.add(check::kernels(&ops)?);
         report.add(check::attention(&ops)?);
+        report.add(gradients::check(&ops)?);
     }
     if !info.is_software() && choice::NAME.contains(&only) {
         report.add(choice::measure(&ops)?);
@@ -111,6 +113,19 @@ fn measure(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
                 ..Attention::default()
             };
             timed(ops, seconds, || ops.attention(&q, &k, &v, &spec).map(drop))
+        }
+        Kind::Gradients => {
+            let (q, k, v) = (random(shape, 1)?, random(shape, 2)?, random(shape, 3)?);
+            let dy = random(shape, 4)?;
+            let spec = Attention {
+                causal: case.causal,
+                ..Attention::default()
+            };
+            let attended = ops.attention(&q, &k, &v, &spec)?;
+            timed(ops, seconds, || {
+                ops.attention_backward_of(&q, &k, &v, &spec, &attended, &dy)
+                    .map(drop)
+            })
         }
         Kind::Gelu => {
             let x = random(shape, 1)?;

@@ -13,6 +13,7 @@ mod regions;
 
 pub(crate) use containers::{Behind, MadeFor};
 pub(crate) use names::may_mean;
+pub(crate) use program_reports::StartedProgram;
 pub(crate) use regions::{OpenedRegion, Region, StoredRegion};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -250,7 +251,7 @@ pub(crate) struct Vgpu {
     pub(crate) probes: Vec<Watched>,
     /// Programs whose start was told, with their command lines. These are not read from the processes: a process can make
     /// a reader of its memory wait for ever.
-    pub(crate) commands: Vec<(Watched, String)>,
+    pub(crate) started: Vec<StartedProgram>,
     /// Which worker served which program when an earlier daemon ended, by process number and start time.
     pub(crate) served_before: BTreeMap<(u32, u64), (u32, u64)>,
     /// It may have programs that the daemon does not know: from before a restart, or of another process namespace.

@@ -7,6 +7,7 @@
 
 mod backward;
 mod flash;
+mod flash_back;
 mod plain;
 #[cfg(test)]
 mod tests;
@@ -74,6 +75,9 @@ pub(crate) struct Sizes {
     pub(crate) scale: f32,
     /// The most keys that a query sees; 0 for no limit.
     pub(crate) window: i32,
+    pub(crate) is_causal: bool,
+    /// Whether sequences of different lengths are in one tensor.
+    pub(crate) is_ragged: bool,
     pub(crate) dtype: DType,
 }
 
@@ -151,6 +155,8 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> 
         size,
         scale: spec.scale.unwrap_or(1.0 / (size as f32).sqrt()),
         window: spec.window.map_or(0, |window| window.min(most) as i32),
+        is_causal: spec.causal,
+        is_ragged: spec.starts.is_some(),
         dtype: q.dtype(),
     })
 }

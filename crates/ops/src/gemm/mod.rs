@@ -12,7 +12,6 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use hopper::TensorMaps;
 pub(crate) use launch::Variant;
 pub(crate) use library::Library;
 pub use library::Provider;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use mica_wire::session::{HostRegister, Region, check_foreign};
+use mica_wire::session::{HostRegister, MappedBytes, check_foreign};
 
 use super::Near;
 use crate::frame::{AT_ONCE, Draft, HEADER_BYTES, Header, Kind};
@@ -43,9 +43,9 @@ impl HostMemory {
     ) -> Result<(), TunnelError> {
         let failed = "mapping host memory of the program";
         check_foreign(&file, call.offset, call.bytes).map_err(TunnelError::system(failed))?;
-        let region = Region::map(&file, call.offset, call.bytes as usize, 0);
-        let region = region.map_err(TunnelError::system(failed))?;
-        let mut shadow = Shadow::new(region, call.bytes);
+        let mapped = MappedBytes::map(&file, call.offset, call.bytes as usize, 0);
+        let mapped = mapped.map_err(TunnelError::system(failed))?;
+        let mut shadow = Shadow::new(mapped, call.bytes);
         Header::new(Kind::HostNew, call.tag, call.bytes).put(out, &[]);
         if call.charge {
             shadow.map_as_zeros();

@@ -155,7 +155,7 @@ record! {
         /// Bytes that cannot leave the device.
         pinned_bytes: u64,
         /// Host memory that stands ready for memory that leaves.
-        arena_bytes: u64,
+        store_bytes: u64,
         /// Bytes of the device that pools hold.
         pool_held_bytes: u64,
         /// Bytes of them that the program asked for.
