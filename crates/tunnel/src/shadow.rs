@@ -97,7 +97,7 @@ impl Shadow {
     pub fn append_to(&self, offset: u64, bytes: usize, out: &mut Vec<u8>) -> bool {
         let inside = self.holds(offset, bytes);
         if inside {
-            self.region.append_to(offset as usize, bytes, out);
+            self.mapped.append_to(offset as usize, bytes, out);
         }
         inside
     }
