@@ -106,6 +106,10 @@ fn link_words(link: &LinkInfo) -> String {
             link.resumed_total
         ));
     }
+    if link.saved_bytes_total > 0 {
+        let saved = show_bytes(link.saved_bytes_total);
+        words.push(format!("{saved} not sent again"));
+    }
     words.join(", ")
 }
 
@@ -320,6 +324,7 @@ mod tests {
                 round_trip_us: 1240,
                 bytes_per_second: 96 << 20,
                 resumed_total: 2,
+                saved_bytes_total: 256 << 20,
             }),
             processes: vec![process],
             ..VgpuInfo::default()
@@ -335,7 +340,7 @@ mod tests {
             "  memory      12 MiB of 64 MiB in use, peak 20 MiB",
             "  share       70 % not reserved, uses 0.0 %",
             "  link        laptop at 192.0.2.7:40312, round trip 1.24 ms, takes 96 MiB/s, 2",
-            "              breaks without a lost call",
+            "              breaks without a lost call, 256 MiB not sent again",
             "process 4711",
             "  command     python3 train.py --epochs 10 --batch-size 64 --learning-rate 0.001",
             "              --seed 17",
