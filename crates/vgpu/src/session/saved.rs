@@ -28,6 +28,13 @@ fn refused(what: impl Into<String>) -> VgpuError {
 }
 
 impl Session {
+    /// Bytes of the images that are kept of its modules, which are most of what is saved besides memory.
+    pub fn image_bytes(&self) -> u64 {
+        let tables = self.read();
+        let kept = (tables.modules.iter()).filter_map(|(_, module)| module.kept.as_ref());
+        kept.map(|kept| kept.image.len() as u64).sum()
+    }
+
     /// Everything that the program can name but for the contents of memory.
     ///
     /// # Errors
@@ -276,6 +283,9 @@ impl Session {
         };
         tables.streams.insert_at(saved.default_stream, stream)?;
         drop(tables);
+        if self.vgpu.is_suspended() {
+            self.gpu.context_suspend(id)?;
+        }
         for (number, value) in &saved.limits {
             let limit = Limit::from_number(*number);
             let limit = limit.ok_or_else(|| refused(format!("there is no limit {number}")))?;
