@@ -154,20 +154,7 @@ fn inspect(path: &Path, json: bool) -> Result<()> {
     let file = open(path)?;
     // Whether all of it is as it was written, and not only the manifest.
     let snapshot = Snapshot::open(&file).with_context(|| path.display().to_string())?;
-    let whole = snapshot.session().and_then(|(session, _)| {
-        let mut blocks = snapshot.blocks()?;
-        let mut block = Vec::new();
-        for (_, _, bytes) in session.memory() {
-            let mut left = *bytes;
-            while left > 0 {
-                let length = left.min(mica_snapshot::BLOCK_BYTES);
-                block.resize(length as usize, 0);
-                blocks.next(&mut block)?;
-                left -= length;
-            }
-        }
-        blocks.finish()
-    });
+    let whole = snapshot.check();
     whole.with_context(|| path.display().to_string())?;
     show(path, &file, json)
 }

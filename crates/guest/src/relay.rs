@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mica_limits::{Environment, open_session};
-use mica_tunnel::far::{self, FarLimits};
+use mica_tunnel::far::{self, Caches, FarLimits};
 use mica_tunnel::{RecordPort, SILENCE, SocketCarrier};
 use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::{HostSocket, SocketError};
@@ -109,7 +109,7 @@ pub fn serve(
                 ..FarLimits::default()
             };
             let carrier = Arc::new(SocketCarrier::new(stream));
-            Ok(far::serve(worker, carrier, None, &limits)?)
+            Ok(far::serve(worker, carrier, Caches::default(), &limits)?)
         }
     }
 }

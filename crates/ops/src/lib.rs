@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 use mica::{Stream, Vgpu};
 
-pub use attention::{Attended, Attention, AttentionGradients, AttentionMemory, Starts};
+pub use attention::{Attended, Attention, AttentionGradients, AttentionMemory, Pages, Starts};
 pub use conv::Conv;
 pub use dtype::{DType, bf16_from_f32, f16_from_f32, f32_from_f16};
 pub use error::{Error, Result};

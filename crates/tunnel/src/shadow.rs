@@ -93,6 +93,15 @@ impl Shadow {
         inside
     }
 
+    /// Copies bytes to the end of a buffer; false, and nothing copied, if they are not inside.
+    pub fn append_to(&self, offset: u64, bytes: usize, out: &mut Vec<u8>) -> bool {
+        let inside = self.holds(offset, bytes);
+        if inside {
+            self.mapped.append_to(offset as usize, bytes, out);
+        }
+        inside
+    }
+
     /// Copies bytes in, whatever was agreed on; false if they are not inside.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         let inside = self.holds(offset, bytes.len());

@@ -34,6 +34,7 @@ use crate::gpu_thread::{Change, GpuThread};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::placement::error;
+use crate::processors::Processors;
 use crate::profiles::{Profiled, ToldProfile};
 use crate::swap::{Moved, Turns};
 use crate::tenant::{Entitlement, Governed, Tenant};
@@ -58,6 +59,7 @@ pub(crate) struct Gpu {
     /// The killed worker on it that does not end. Until it does, the GPU takes no new programs.
     pub(crate) hung: Option<String>,
     pub(crate) charged_percent: f64,
+    pub(crate) processors: Processors,
     /// Processes that use it and belong to no virtual GPU, with the memory they hold.
     pub(crate) outsiders: Vec<(u32, u64)>,
 }

@@ -115,7 +115,8 @@ impl Near {
         let len = bytes.unwrap_or(0) as usize;
         let body = copy.encode();
         let header = blobs::staged_header(Copy::NUMBER, body.as_slice(), position, len);
-        let mut draft = Draft::begin(header, out);
+        self.ask_for_pieces(len, out);
+        let draft = Draft::begin(header, out);
         out.extend_from_slice(body.as_slice());
         let read = area.chunk_append_to(chunk, offset, len, out);
         if bytes.is_none() || read.is_none() {
@@ -124,8 +125,7 @@ impl Near {
         }
         // The program may fill it again: the bytes are on their way.
         self.port.chunk_done(chunk, chunk_state::FREE);
-        draft.pack(len, &self.compressor, out);
-        draft.end(out);
+        self.end_with_bytes(draft, len, true, out);
         Ok(())
     }
 

@@ -46,6 +46,13 @@ fn made_in_order(saved: &SavedSession) -> Vec<(u64, Made<'_>)> {
 }
 
 impl Session {
+    /// Bytes of the images that are kept of its modules, which are most of what is saved besides memory.
+    pub fn image_bytes(&self) -> u64 {
+        let tables = self.read();
+        let kept = (tables.modules.iter()).filter_map(|(_, module)| module.kept.as_ref());
+        kept.map(|kept| kept.image.len() as u64).sum()
+    }
+
     /// Everything that the program can name but for the contents of memory.
     ///
     /// # Errors
@@ -272,7 +279,7 @@ impl Session {
         tables.events.end_continuing(events)?;
         tables.modules.end_continuing(modules)?;
         for late in &saved.late {
-            let unknown = || refused(format!("{} is no error", late.code));
+            let unknown = || refused(format!("{} is not an error", late.code));
             let code = CuResult::from_code(late.code).ok_or_else(unknown)?;
             if late.context != 0 {
                 tables.contexts.get(late.context)?;
@@ -305,6 +312,9 @@ impl Session {
         };
         tables.streams.insert_at(saved.default_stream, stream)?;
         drop(tables);
+        if self.vgpu.is_suspended() {
+            self.gpu.context_suspend(id)?;
+        }
         for (number, value) in &saved.limits {
             let limit = Limit::from_number(*number);
             let limit = limit.ok_or_else(|| refused(format!("there is no limit {number}")))?;

@@ -169,6 +169,22 @@ record! {
     }
 }
 
+impl MemorySums {
+    /// Of no memory.
+    pub const NONE: Self = Self {
+        pieces: 0,
+        asked_bytes: 0,
+        away_bytes: 0,
+        pinned_bytes: 0,
+        store_bytes: 0,
+        pool_held_bytes: 0,
+        pool_asked_bytes: 0,
+        pool_given_bytes: 0,
+        pool_largest_free_bytes: 0,
+        pool_pieces: 0,
+    };
+}
+
 record! {
     /// One line of a worker's profile: all that happened under one name since the profile began.
     ProfileRow {

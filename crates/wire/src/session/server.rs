@@ -171,7 +171,11 @@ impl Greeting {
         let port = SessionPort::new(area, self.socket, None);
         port.taken.store(state.position, Release);
         port.done.store(state.position, Release);
-        *lock(&port.unfinished) = state.unfinished.into_iter().collect();
+        // As `answer` keeps them: more were never kept.
+        let held: usize = state.unfinished.iter().map(|(_, bytes)| bytes.len()).sum();
+        if held <= UNFINISHED_BYTES {
+            *lock(&port.unfinished) = state.unfinished.into_iter().collect();
+        }
         let answer = Handshake::Resumed { version: VERSION };
         port.socket.send(&answer, &[]).map_err(no_handshake)?;
         for _ in 0..files {

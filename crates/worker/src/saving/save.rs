@@ -7,7 +7,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use mica_gpu::Gpu;
-use mica_snapshot::{BLOCK_BYTES, DeviceFacts, Manifest, ProgramFacts, SavedPort, Writer};
+use mica_snapshot::{
+    BLOCK_BYTES, DeviceFacts, Manifest, ProgramFacts, SavedPort, Writer, objects_room,
+};
 use mica_vgpu::Session;
 use mica_wire::session::SESSION_VERSION;
 
@@ -105,6 +107,10 @@ fn write(
     if let Some(obstacle) = threads.obstacle_to_saving() {
         return Err(obstacle);
     }
+    // The copies of its objects; whoever restores it is charged no more.
+    let copies = objects_room(session.image_bytes() + threads.blob_bytes());
+    let held = session.budget().take(copies, "the objects of a snapshot");
+    let _held = held.map_err(|error| error.message)?;
     let saved = session.save().map_err(|error| error.sentence())?;
     let port = SavedPort {
         position: still.position(),

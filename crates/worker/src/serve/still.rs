@@ -47,6 +47,11 @@ impl SessionThreads {
         &self.dispatcher.output
     }
 
+    /// How many bytes were sent ahead of calls which have not come.
+    pub(crate) fn blob_bytes(&self) -> u64 {
+        self.dispatcher.blob_bytes()
+    }
+
     /// Bytes that were sent ahead of calls which have not come.
     pub(crate) fn blobs(&self) -> Vec<(u64, Vec<u8>)> {
         self.dispatcher.blobs()

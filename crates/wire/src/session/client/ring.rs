@@ -57,9 +57,18 @@ pub type WayBack =
 /// Files of host memory that another worker would need.
 #[derive(Debug, Default)]
 struct Offered {
-    /// By device address, with a number of their own.
-    files: BTreeMap<u64, (u64, OwnedFd)>,
+    /// By device address.
+    files: BTreeMap<u64, OfferedFile>,
     last: u64,
+}
+
+/// The file of one piece of host memory.
+#[derive(Debug)]
+struct OfferedFile {
+    /// Of its own, as another may come to the same address.
+    number: u64,
+    context: u64,
+    fd: OwnedFd,
 }
 
 /// A session's ring, from the program's side.
@@ -355,9 +364,9 @@ impl RingTransport {
             Ok(Handshake::Refused { text, .. }) => return Err(SessionError::Ended(text.into())),
             _ => return Ok(false),
         }
-        for (address, (_, file)) in &offered.files {
+        for (address, file) in &offered.files {
             let memory = Handshake::HostMemory { tag: *address };
-            if socket.send(&memory, &[file.as_fd()]).is_err() {
+            if socket.send(&memory, &[file.fd.as_fd()]).is_err() {
                 return Ok(false);
             }
         }
@@ -611,27 +620,35 @@ impl ClientTransport for RingTransport {
         can_return && self.offered().files.len() < MOST_OFFERED
     }
 
-    fn offer_file(&self, address: u64, fd: OwnedFd) {
+    fn offer_file(&self, context: u64, address: u64, fd: OwnedFd) {
         let mut offered = self.offered();
         offered.last += 1;
         let number = offered.last;
-        offered.files.insert(address, (number, fd));
+        let file = OfferedFile {
+            number,
+            context,
+            fd,
+        };
+        offered.files.insert(address, file);
     }
 
     fn file_number(&self, address: u64) -> u64 {
         let offered = self.offered();
-        offered.files.get(&address).map_or(0, |(number, _)| *number)
+        offered.files.get(&address).map_or(0, |file| file.number)
     }
 
     fn forget_file(&self, address: u64, number: u64) {
         let mut offered = self.offered();
-        if offered
-            .files
-            .get(&address)
-            .is_some_and(|kept| kept.0 == number)
-        {
+        let kept = offered.files.get(&address);
+        if kept.is_some_and(|kept| kept.number == number) {
             offered.files.remove(&address);
         }
+    }
+
+    fn forget_files_of(&self, context: u64) {
+        self.offered()
+            .files
+            .retain(|_, file| file.context != context);
     }
 
     fn returns(&self) -> u64 {
