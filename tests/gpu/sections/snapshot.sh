@@ -18,7 +18,7 @@ saved() {
     at_step() { [ "$(wc -l <"$work/$name.out")" -ge $((round * 8)) ]; }
     wait_for 60 at_step || { fail "$name" "no step $((round * 8)): $(tail -n 2 "$work/$name.err" | tr '\n' ' ')"; end "$program_child"; break; }
     local began=$(ms) file="$work/$name.$round.snap"
-    "$mica" snapshot "$name" "$file" >"$work/said" 2>&1 || { fail "$name, snapshot $round" "$(tail -n 3 "$work/said" | tr '\n' ' ')"; break; }
+    "$mica" snapshot "$name" "$file" >"$work/said" 2>&1 || { fail "$name, snapshot $round" "$(tail -n 3 "$work/said" | tr "\n" " ")"; end "$program_child"; break; }
     local saved_ms=$(($(ms) - began)) bytes; bytes=$(stat -c %s "$file")
     [ "$(state_of "$name")" = snapshotted ] || fail "$name, snapshot $round" "state $(state_of "$name")"
     [ $round = 2 ] && { kill -9 "$(daemon_pid)"; sleep 0.5; }
