@@ -63,7 +63,8 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
             last_save.elapsed() > Duration::from_secs(60) && !daemon.registry().vgpus.is_empty();
         if daemon.dirty.swap(false, Relaxed) || used {
             last_save = Instant::now();
-            daemon.save(Outlives::Machine);
+            // What was not kept is an event, and tried again.
+            let _ = daemon.save(Outlives::Machine);
         }
     }
 }

@@ -160,7 +160,7 @@ impl Drop for Running {
             let _ = std::fs::remove_file(self.daemon.paths.journal_file());
         }
         drop(registry);
-        self.daemon.save(Outlives::Machine);
+        let _ = self.daemon.save(Outlives::Machine);
     }
 }
 

@@ -32,7 +32,7 @@ pub use saved::{
 pub use write::Writer;
 
 /// Version of the file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Most bytes of memory in one block.
 pub const BLOCK_BYTES: u64 = 4 << 20;
 /// Most bytes of objects and images.

@@ -246,7 +246,7 @@ pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
 fn serve_device(config: &WorkerConfig, link: &Arc<HostLink>) -> Result<(), WorkerError> {
     let link = Arc::clone(link);
     if config.nvidia {
-        return run_with(config, link, Arc::new(nvidia::device()?));
+        return run_with(config, link, Arc::new(nvidia::device(config.swap)?));
     }
     let welcome = link.welcome().clone();
     let gate = LeaseGate::new(Gate::new(Arc::clone(&link)), Arc::clone(&link));

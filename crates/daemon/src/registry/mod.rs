@@ -232,8 +232,10 @@ pub(crate) struct Vgpu {
     pub(crate) parked: Option<crate::snapshots::Parked>,
     /// It is being saved or restored.
     pub(crate) is_moving: bool,
-    /// The program whose session was restored, until it has asked for the way to its worker: process number and start time.
-    pub(crate) returning: Option<(u32, u64)>,
+    /// The session that was restored, until its program has asked for the way to its worker.
+    pub(crate) returning: Option<crate::snapshots::Returning>,
+    /// Another GPU on which it has a place: it is on its way there, or from there.
+    pub(crate) other_place: Option<usize>,
     /// Its turns on the card, if it is swappable.
     pub(crate) turns: Turns,
     pub(crate) profiled: Profiled,

@@ -217,7 +217,8 @@ record! {
         version: u64,
         /// Bytes that it says it was granted, when it resumes after a restart of the daemon.
         claimed_bytes: u64,
-        /// The number that the earlier daemon gave it, when it resumes.
+        /// The number that the earlier daemon gave it, when it resumes. From a program whose session is in a snapshot the number of
+        /// that session, which goes on in another worker.
         client_id: u64,
         /// Capability to join a virtual GPU.
         token: [u8; 16],
@@ -484,11 +485,20 @@ messages! {
 impl ClientMessage {
     /// The hello of a process that was not known before.
     pub fn hello(role: Role, token: [u8; 16]) -> Self {
+        Self::hello_for(role, token, 0)
+    }
+
+    /// The hello of a program that waits until its session of this number goes on after a snapshot.
+    pub fn hello_for_session(token: [u8; 16], session: u64) -> Self {
+        Self::hello_for(Role::Program, token, session)
+    }
+
+    fn hello_for(role: Role, token: [u8; 16], client_id: u64) -> Self {
         let introduction = Introduction {
             role,
             version: PROTOCOL_VERSION,
             claimed_bytes: 0,
-            client_id: 0,
+            client_id,
             token,
         };
         Self::Hello { introduction }

@@ -19,8 +19,6 @@ use crate::shared_files::random_name;
 
 /// How long the work of a session may take to end.
 const DRAIN_WITHIN: Duration = Duration::from_secs(30);
-/// How long a saved session holds still for the daemon's word. A daemon that is gone does not say it.
-const WORD_WITHIN: Duration = Duration::from_secs(60);
 /// How often it looks whether the daemon is gone.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -83,11 +81,10 @@ fn served(task: &Task) -> Result<(Arc<SessionThreads>, u32), &'static str> {
     }
 }
 
-/// Waits for the word of this daemon, and of no later one, which does not know of the snapshot.
+/// Waits for the word of this daemon, which always says it, and of no later one, which does not know of the snapshot.
 fn is_parked(task: &Task, daemon: u32, ending: &Receiver<bool>) -> bool {
-    let began = Instant::now();
     let is_there = || !task.link.is_down() && task.link.replacements() == daemon;
-    while began.elapsed() < WORD_WITHIN && is_there() {
+    while is_there() {
         match ending.recv_timeout(LOOK_EVERY) {
             Ok(park) => return park,
             Err(RecvTimeoutError::Timeout) => {}

@@ -141,8 +141,9 @@ impl Worker {
                     self.sessions.fetch_sub(1, AcqRel);
                     served
                 }
+                // The program asks the daemon again, which knows where it was restored, or that it was not.
                 None => {
-                    greeting.refuse("the snapshot of this session was not restored here");
+                    drop(greeting);
                     Ok(None)
                 }
             },
@@ -276,10 +277,11 @@ fn serve_restored(
     let dispatcher = Dispatcher::new(session, port, output, files);
     dispatcher.restore_blobs(&saved.blobs);
     if let Err(why) = dispatcher.restore_host(&host) {
+        // The program is parked still.
         let text = format!("host memory of its program could not be had again: {why}");
-        dispatcher.port.end(&text);
         return Err(SessionError::Ended(text).into());
     }
+    dispatcher.port.go_on();
     // All of it is the session's own by now, and charged there.
     drop((saved.output, saved.blobs, host, held));
     serve_on(dispatcher, life, surroundings)

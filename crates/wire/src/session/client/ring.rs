@@ -46,13 +46,13 @@ const MOST_OFFERED: usize = 256;
 /// How long a program that waits for another worker sleeps between two questions.
 const RETURN_EVERY: Duration = Duration::from_millis(100);
 
-/// How a program asks for another worker after its own has parked the session: a socket, or `None` while there is nobody
-/// yet.
+/// How a program asks for another worker after its own has parked the session of this number: a socket, or `None` while
+/// there is nobody yet.
 ///
 /// # Errors
 /// There will never be one: why.
 pub type WayBack =
-    Box<dyn Fn() -> Result<Option<OwnedFd>, String> + Send + Sync + UnwindSafe + RefUnwindSafe>;
+    Box<dyn Fn(u64) -> Result<Option<OwnedFd>, String> + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
 /// Files of host memory that another worker would need.
 #[derive(Debug, Default)]
@@ -332,7 +332,7 @@ impl RingTransport {
             if session == 0 {
                 return Err(self.why_ended());
             }
-            if let Some(socket) = way().map_err(SessionError::Ended)?
+            if let Some(socket) = way(session).map_err(SessionError::Ended)?
                 && self.resume(socket, session)?
             {
                 return Ok(());
