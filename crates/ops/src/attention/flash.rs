@@ -253,21 +253,6 @@ impl Ops {
         }
     }
 
-    /// Bytes that the flash way takes beside inputs and results.
-    pub(crate) fn flash_bytes(&self, sizes: &Sizes, inputs: [&Tensor; 3]) -> Result<u64> {
-        let Some(kernel) = self.flash_kernel(sizes)? else {
-            return Ok(0);
-        };
-        let widens = kernel == Flash::Rows && sizes.dtype != DType::F32;
-        let copies = inputs.map(|tensor| match (widens, kernel.takes(tensor)) {
-            (true, _) => tensor.len() * 4,
-            (false, false) => tensor.len() * sizes.dtype.size_bytes(),
-            (false, true) => 0,
-        });
-        let output = if widens { inputs[0].len() * 4 } else { 0 };
-        Ok((copies.iter().sum::<usize>() + output) as u64)
-    }
-
     pub(crate) fn flash(
         &self,
         kernel: Flash,

@@ -276,21 +276,11 @@ impl Ops {
         spec: &Attention,
     ) -> Result<Attended> {
         let sizes = check(q, k, v, spec)?;
-        let output = self.unset(
-            &[sizes.batch, sizes.heads, sizes.queries, sizes.size],
-            sizes.dtype,
-        )?;
-        let kernel = self.flash_kernel(&sizes)?;
-        let rows = [sizes.batch, sizes.heads, sizes.queries];
-        let log_sums = match kernel.is_some() && spec.starts.is_none() {
-            true => Some(self.unset(&rows, DType::F32)?),
-            false => None,
-        };
-        let attended = Attended { output, log_sums };
+        let attended = self.result_of(self, &sizes, spec)?;
         if attended.output.is_empty() {
             return Ok(attended);
         }
-        match kernel {
+        match self.flash_kernel(&sizes)? {
             Some(kernel) => self.flash(kernel, &sizes, [q, k, v], spec, &attended)?,
             None if spec.pages.is_some() => {
                 let message = format!(
@@ -304,8 +294,21 @@ impl Ops {
         Ok(attended)
     }
 
-    /// The memory that attention of these tensors needs by each way, before the pool rounds sizes up (by an
-    /// eighth at most).
+    /// Memory for the result, of `ops`.
+    fn result_of(&self, ops: &Self, sizes: &Sizes, spec: &Attention) -> Result<Attended> {
+        let shape = [sizes.batch, sizes.heads, sizes.queries, sizes.size];
+        let has_log_sums = self.flash_kernel(sizes)?.is_some() && spec.starts.is_none();
+        Ok(Attended {
+            output: ops.unset(&shape, sizes.dtype)?,
+            log_sums: match has_log_sums {
+                true => Some(ops.unset(&shape[..3], DType::F32)?),
+                false => None,
+            },
+        })
+    }
+
+    /// The memory that attention of these tensors needs by each way, to the byte, when it begins without memory that is kept
+    /// for later tensors ([`Ops::memory_of`]). 0 for a way that cannot compute it.
     ///
     /// # Errors
     /// If shapes or types do not fit.
@@ -317,14 +320,28 @@ impl Ops {
         spec: &Attention,
     ) -> Result<AttentionMemory> {
         let sizes = check(q, k, v, spec)?;
-        let rows = sizes.batch * sizes.heads * sizes.queries;
-        let bytes = sizes.dtype.size_bytes();
-        let has_log_sums = self.flash_kernel(&sizes)?.is_some() && spec.starts.is_none();
-        let log_sums = if has_log_sums { rows * 4 } else { 0 };
+        let inputs = [q, k, v];
+        let result = |ops: &Self| self.result_of(ops, &sizes, spec);
+        let all_of = |way: &dyn Fn(&Self, &Attended) -> Result<()>| {
+            self.memory_of(|ops| {
+                let attended = result(ops)?;
+                way(ops, &attended).map(|()| attended)
+            })
+        };
+        let result_bytes = self.memory_of(result)?;
+        let flash = match self.flash_kernel(&sizes)? {
+            Some(kernel) => all_of(&|ops, to| ops.flash(kernel, &sizes, inputs, spec, to))?,
+            None => result_bytes,
+        };
+        let is_plain = spec.starts.is_none() && spec.pages.is_none();
+        let plain = match is_plain {
+            true => all_of(&|ops, to| ops.plain(&sizes, inputs, spec, to))?,
+            false => result_bytes,
+        };
         Ok(AttentionMemory {
-            result: (rows * sizes.size * bytes + log_sums) as u64,
-            flash: self.flash_bytes(&sizes, [q, k, v])?,
-            plain: plain::bytes(&sizes, [q, k, v]),
+            result: result_bytes,
+            flash: flash - result_bytes,
+            plain: plain - result_bytes,
         })
     }
 }

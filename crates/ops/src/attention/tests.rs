@@ -239,32 +239,54 @@ fn sequences_of_different_lengths_see_only_themselves() {
     }
 }
 
+/// Heads of 32 take a flash kernel, heads of 33 the plain way.
 #[test]
 fn the_estimate_is_what_is_allocated() {
     let ops = ops();
-    // Sizes that the pool does not round.
-    let shape = [1, 2, 64, 32];
-    let (q, _) = values(&ops, &shape, DType::F16, 1);
-    let spec = Attention::default();
-    let memory = ops.attention_memory(&q, &q, &q, &spec).unwrap();
-    assert_eq!(memory.result, (2 * 64 * 32 * 2 + 2 * 64 * 4) as u64);
-    assert_eq!(memory.plain, 2 * 2 * 64 * 64 * 2);
-    // The first call loads the kernels, which count too.
-    drop(ops.attention(&q, &q, &q, &spec).unwrap());
-    ops.synchronize().unwrap();
-    ops.trim();
-    let before = ops.vgpu().memory().unwrap().used_bytes;
-    let attended = ops.attention(&q, &q, &q, &spec).unwrap();
-    ops.synchronize().unwrap();
-    // What the kernel took is kept in the pool until it is given back.
-    let used = ops.vgpu().memory().unwrap().used_bytes - before;
-    assert_eq!(used, memory.result + memory.flash);
-    ops.trim();
+    for (heads, rows, size) in [
+        ([2, 2], [64, 64], 32),
+        ([2, 2], [64, 64], 33),
+        ([4, 2], [37, 70], 33),
+        ([8, 1], [128, 100], 32),
+        ([8, 1], [300, 515], 5),
+    ] {
+        for dtype in [DType::F32, DType::F16] {
+            let (q, _) = values(&ops, &[2, heads[0], rows[0], size], dtype, 1);
+            let (k, _) = values(&ops, &[2, rows[1], heads[1], size], dtype, 2);
+            let k = k.swap(1, 2).unwrap();
+            let spec = Attention::default();
+            let what = format!("{heads:?} {rows:?} {size} {dtype}");
+            let memory = ops.attention_memory(&q, &k, &k, &spec).unwrap();
+            // The first call loads the kernels, which count too.
+            drop(ops.attention(&q, &k, &k, &spec).unwrap());
+            ops.synchronize().unwrap();
+            ops.trim();
+            let used = || ops.vgpu().memory().unwrap().used_bytes;
+            let before = used();
+            let attended = ops.attention(&q, &k, &k, &spec).unwrap();
+            ops.synchronize().unwrap();
+            // What the kernels took is kept in the pool until it is given back.
+            let flash = attended.log_sums.is_some();
+            let way = if flash { memory.flash } else { memory.plain };
+            assert_eq!(flash, size == 32);
+            assert_eq!(used() - before, memory.result + way, "{what}");
+            ops.trim();
+            assert_eq!(used() - before, memory.result, "{what}");
+            drop(attended);
+            ops.trim();
+        }
+    }
+}
+
+#[test]
+fn what_is_counted_cannot_be_read() {
+    let ops = ops();
+    let said = ops.memory_of(|ops| ops.values(&ops.zeros(&[3], DType::F32)?));
+    assert!(said.unwrap_err().to_string().contains("counted"));
     assert_eq!(
-        ops.vgpu().memory().unwrap().used_bytes - before,
-        memory.result
+        ops.memory_of(|ops| ops.zeros(&[3], DType::F32)).unwrap(),
+        512
     );
-    drop(attended);
 }
 
 #[test]
