@@ -9,7 +9,7 @@ state_of() { "$mica" show "$1" --json | python3 -c 'import json,sys; print(json.
 ms() { date +%s%3N; }
 # saved NAME PROGRAM STEPS: a training with three snapshots, the daemon killed while it waits, against one without.
 saved() {
-  local name=$1 program=$2 steps=$3 expected got code round
+  local name=$1 program=$2 steps=$3 expected got code round made=0
   expected=$(timeout 60 "$mica" run --gpu nvidia --swap -m "$((mib + 1024))MiB" -- "$program" "$steps" "$mib" 20 2>"$work/err")
   [ "$(tail -n 1 <<<"$expected")" = ok ] || { fail "$name alone" "$(tail -n 1 <<<"$expected"); $(tail -n 3 "$work/err" | tr '\n' ' ')"; return; }
   "$mica" create "$name" --gpu nvidia --swap -m "$((mib + 1024))MiB" >/dev/null || { fail "$name" "cannot be made"; return; }
@@ -25,13 +25,13 @@ saved() {
     began=$(ms)
     "$mica" restore "$file" >"$work/said" 2>&1 || { fail "$name, restoration $round" "$(tail -n 3 "$work/said" | tr '\n' ' ')"; end "$program_child"; break; }
     note "$name, round $round: saved in $saved_ms ms, $((bytes >> 20)) MiB in the file, restored in $(($(ms) - began)) ms"
-    rm -f "$file"
+    rm -f "$file"; made=$((made + 1))
   done
   wait "$program_child"; code=$?
   got=$(cat "$work/$name.out")
-  [ $code = 0 ] && [ "$got" = "$expected" ] \
+  [ $made = 3 ] && [ $code = 0 ] && [ "$got" = "$expected" ] \
     && pass "$name: $steps losses with the same bits after three snapshots" \
-    || fail "$name" "exit $code; $(tail -n 2 "$work/$name.err" | tr '\n' ' '); $(diff <(echo "$expected") <(echo "$got") | head -n 3 | tr '\n' ' ')"
+    || fail "$name" "$made of 3 snapshots; exit $code; $(tail -n 2 "$work/$name.err" | tr '\n' ' '); $(diff <(echo "$expected") <(echo "$got") | head -n 3 | tr '\n' ' ')"
   "$mica" events --json 2>/dev/null | grep -E '"(worker_|vgpu_snap|vgpu_rest)' | tail -n 8 >"$logs/snapshot.$name.events"
   "$mica" rm --force "$name" >/dev/null 2>&1
 }

@@ -12,7 +12,7 @@ use mica_gpu::Result;
 use super::invalid;
 
 /// Frames of the driver's memory.
-const FRAME_BYTES: u64 = 2 << 20;
+pub(super) const FRAME_BYTES: u64 = 2 << 20;
 /// Bytes of the part.
 const SPACE_BYTES: u64 = 1 << 40;
 /// Where parts lie: those of software GPUs that can be continued lie in the same, see `mica_backend_software`.

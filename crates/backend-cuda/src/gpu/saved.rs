@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{
-    ContextId, DevicePtr, EventId, Gpu, GpuError, HostSpan, ModuleId, Result, StreamId,
+    Access, ContextId, DevicePtr, EventId, Gpu, GpuError, HostSpan, ModuleId, Result, StreamId,
 };
 
-use super::places::Places;
+use super::places::{FRAME_BYTES, Places};
 use super::{Context, CudaGpu, lock};
 use crate::driver::Raw;
 
@@ -147,7 +147,10 @@ impl CudaGpu {
             }
             let (base, bytes) = known.space();
             match self.reserve_near(bytes, 0, base)? {
-                given if given.0 == base => known.is_reserved = true,
+                given if given.0 == base => {
+                    known.is_reserved = true;
+                    self.use_everything(given);
+                }
                 other if known.is_wanted => {
                     self.free_reserved(other, bytes)?;
                     let what = format!("{bytes} bytes of address space at {base:#x} are not free");
@@ -161,6 +164,45 @@ impl CudaGpu {
         }
         // Memory lies where the driver puts it, and cannot be saved.
         Ok(())
+    }
+
+    /// Fills and copies a frame once. The driver makes what it needs for that when it is first asked, beside variables of modules:
+    /// a program that did so before it loaded a module would find them elsewhere when it goes on. Nothing depends on success.
+    fn use_everything(&self, at: DevicePtr) {
+        let Ok(frame) = self.new_frame(FRAME_BYTES) else {
+            return;
+        };
+        let used = self.map_at(at, frame).and_then(|()| {
+            let used = self.set_access(at, FRAME_BYTES, Access::ReadWrite);
+            let used = used.and_then(|()| self.fill_and_copy(at.0));
+            used.and(self.unmap(at, FRAME_BYTES))
+        });
+        let _ = used.and(self.end_frame(frame));
+    }
+
+    fn fill_and_copy(&self, at: u64) -> Result<()> {
+        let Some(context) = self.contexts.any() else {
+            return Ok(());
+        };
+        let functions = &self.driver.functions;
+        let (stream, mut host): (Raw, _) = (std::ptr::null_mut(), [0_u8; 4096]);
+        let bytes = host.len();
+        let memory = host.as_mut_ptr();
+        // SAFETY: the frame is mapped at this address and larger than all that is touched; the buffer lives until the
+        // stream has been waited for.
+        self.call(&context, "cuMemsetD8Async", || unsafe {
+            let codes = [
+                (functions.fill_8)(at, 1, bytes, stream),
+                (functions.fill_16)(at, 1, bytes / 2, stream),
+                (functions.fill_32)(at, 1, bytes / 4, stream),
+                (functions.fill_2d_8)(at, 128, 1, 64, 16, stream),
+                (functions.copy_to_device)(at, memory.cast(), bytes, stream),
+                (functions.copy_on_device)(at + bytes as u64, at, bytes, stream),
+                (functions.copy_to_host)(memory.cast(), at, bytes, stream),
+                (functions.stream_synchronize)(stream),
+            ];
+            codes.into_iter().find(|code| *code != 0).unwrap_or(0)
+        })
     }
 
     /// Looks into the part of the address space that memory lies in, if there is one.
