@@ -513,7 +513,7 @@ fn files_that_are_no_snapshots_and_names_that_are_taken_are_refused_at_once() {
     for words in ["restore text", "snapshot --inspect text"] {
         let said = world.refused(words);
         assert!(
-            said.contains("text") && said.contains("no snapshot"),
+            said.contains("text") && said.contains("not a snapshot"),
             "{said}"
         );
     }

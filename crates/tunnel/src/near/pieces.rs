@@ -38,6 +38,15 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
+    /// Pieces of a session whose far end was asked.
+    pub(super) fn that_has_asked() -> Self {
+        Self {
+            is_offered: true,
+            is_asked: true,
+            ..Self::default()
+        }
+    }
+
     /// Whether the far end should be asked now; true once.
     fn should_ask(&mut self, is_slow: bool) -> bool {
         if !self.is_offered || self.is_asked {
@@ -216,9 +225,8 @@ mod tests {
 
     #[test]
     fn what_the_far_end_tells_is_checked() {
-        let mut pieces = Pieces::default();
-        assert!(pieces.told(&[]).is_err(), "nobody asked");
-        (pieces.is_offered, pieces.is_asked) = (true, true);
+        assert!(Pieces::default().told(&[]).is_err(), "nobody asked");
+        let mut pieces = Pieces::that_has_asked();
         assert!(pieces.told(&[1; 7]).is_err() && pieces.told(&[1; 16]).is_ok());
         assert!(pieces.has(&[1; 32]) && !pieces.has(&[2; 32]));
         for number in 0..3 {

@@ -390,8 +390,7 @@ impl<T: ClientTransport> SessionClient<T> {
         if !charge || self.snapshot.has_driver {
             back(fd, offset, bytes);
         }
-        // Sessions of a driver cannot be saved.
-        let file = match !self.snapshot.has_driver && self.transport.can_offer() {
+        let file = match self.snapshot.can_be_saved && self.transport.can_offer() {
             true => fd.as_fd().try_clone_to_owned().ok(),
             false => None,
         };
