@@ -235,26 +235,30 @@ fn modules_are_described_and_their_kernels_get_their_parameters() {
 }
 
 #[test]
-fn kernels_of_small_modules_are_loaded_with_them_and_those_of_libraries_when_asked_about() {
+fn the_driver_loads_a_kernel_at_its_launch_unless_it_is_asked_about_before() {
     let _alone = ALONE.lock();
     let fixture = fixture();
     let gpu = fixture.gpu();
-    let (context, _) = started(&gpu);
-    let loads_with = |kernels| {
-        fixture.set("fake_functions", kernels);
-        let before = fixture.get("fake_loads");
-        let module = gpu.module_load(context, PTX, &ModuleOptions::default());
-        (
-            fixture.get("fake_loads") - before,
-            module.expect("it loads"),
-        )
+    let (context, stream) = started(&gpu);
+    let module = gpu.module_load(context, PTX, &ModuleOptions::default());
+    let module = module.expect("it loads");
+    let mut launch = Launch {
+        module,
+        kernel: 0,
+        grid: [1; 3],
+        block: [32, 1, 1],
+        dynamic_shared: 0,
+        cooperative: false,
+        params: &[0; 12],
     };
-    let (loads, library) = loads_with(17);
-    assert_eq!(loads, 0, "a program uses few of them");
-    gpu.kernel_description(library, 16).expect("it is loaded");
+    for shared in [0, 48 << 10] {
+        launch.dynamic_shared = shared;
+        gpu.launch(stream, &launch).expect("it starts");
+        gpu.launch_with(stream, &launch, &[]).expect("it starts");
+    }
+    assert_eq!(fixture.get("fake_loads"), 0, "it was asked about");
+    gpu.kernel_description(module, 0).expect("it is loaded");
     assert_eq!(fixture.get("fake_loads"), 1);
-    assert_eq!(loads_with(16).0, 16);
-    fixture.set("fake_functions", 1);
 }
 
 #[test]

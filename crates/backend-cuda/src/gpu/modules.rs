@@ -1,6 +1,7 @@
 //! Modules: loading, what they hold, launching their kernels.
 
 use std::ffi::{CStr, CString, c_int, c_uint, c_void};
+use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -20,8 +21,6 @@ use crate::driver::{Raw, answer};
 const SHARED_WITHOUT_OPT_IN: u32 = 48 * 1024;
 /// Parameters passed without allocating.
 const FEW_PARAMS: usize = 32;
-/// Kernels of a module that are all loaded with it. A library has thousands of them, and a program uses few.
-const FEW_KERNELS: usize = 16;
 
 /// A loaded module.
 #[derive(Debug)]
@@ -40,7 +39,7 @@ struct Kernel {
     name: String,
     params: Vec<ParamLayout>,
     params_bytes: usize,
-    static_shared: OnceLock<u32>,
+    /// Dynamic shared memory that it may have.
     allowed_shared: AtomicU32,
 }
 
@@ -62,32 +61,12 @@ impl CudaGpu {
             info: OnceLock::new(),
         });
         match module {
-            Ok(module) => {
-                self.load_few(&module);
-                Ok(ModuleId(self.modules.add(Arc::new(module))))
-            }
+            Ok(module) => Ok(ModuleId(self.modules.add(Arc::new(module)))),
             Err(error) => {
                 // SAFETY: loaded above and known to nobody.
                 unsafe { (self.driver.functions.module_unload)(raw) };
                 Err(error)
             }
-        }
-    }
-
-    /// Loads the kernels of a small module. The driver loads a kernel when it is first asked about, and later work of the
-    /// default stream then waits for all kernels that run, also for those of streams that are not ordered against it: they may
-    /// wait for what the program does next. At its own launches the driver loads in the order of the launch's stream.
-    fn load_few(&self, module: &Module) {
-        let Some(load) = self.driver.functions.function_load else {
-            return;
-        };
-        if module.kernels.len() > FEW_KERNELS || self.enter(&module.context).is_err() {
-            return;
-        }
-        for kernel in &module.kernels {
-            // One that cannot be loaded is refused when it is used.
-            // SAFETY: the driver's own handle, in its module's context.
-            let _ = unsafe { load(kernel.raw as Raw) };
         }
     }
 
@@ -178,8 +157,7 @@ impl CudaGpu {
                 name,
                 params_bytes: params.iter().map(end).max().unwrap_or(0),
                 params,
-                static_shared: OnceLock::new(),
-                allowed_shared: AtomicU32::new(0),
+                allowed_shared: AtomicU32::new(SHARED_WITHOUT_OPT_IN),
             });
         }
         Ok(kernels)
@@ -284,7 +262,8 @@ impl CudaGpu {
             (self.driver.functions.function_set_attribute)(kernel.raw as Raw, number as u32, value)
         })?;
         if number == FunctionAttribute::MaxDynamicSharedSizeBytes {
-            kernel.allowed_shared.store(value.unsigned_abs(), Relaxed);
+            let allowed = value.unsigned_abs().max(SHARED_WITHOUT_OPT_IN);
+            kernel.allowed_shared.store(allowed, Relaxed);
         }
         Ok(())
     }
@@ -401,13 +380,14 @@ impl CudaGpu {
             let start = launch.params.as_ptr().wrapping_add(param.offset as usize);
             start.cast_mut().cast::<c_void>()
         };
-        let mut few = [std::ptr::null_mut(); FEW_PARAMS];
+        let mut few = [const { MaybeUninit::<*mut c_void>::uninit() }; FEW_PARAMS];
         let mut many: Vec<*mut c_void>;
         let pointers = if kernel.params.len() <= FEW_PARAMS {
             for (slot, param) in few.iter_mut().zip(&kernel.params) {
-                *slot = place(param);
+                slot.write(place(param));
             }
-            few.as_mut_ptr()
+            // The driver reads as many as there are parameters.
+            few.as_mut_ptr().cast()
         } else {
             many = kernel.params.iter().map(place).collect();
             many.as_mut_ptr()
@@ -482,20 +462,10 @@ impl CudaGpu {
         Ok(bytes as u64)
     }
 
-    /// Allows a kernel more shared memory than it may have unasked.
+    /// Allows a kernel more shared memory than it may have unasked. Nothing is asked about a kernel here: the driver would
+    /// load it for that. What it has without dynamic memory counts too, and the driver refuses what is too much together.
     fn allow_shared(&self, kernel: &Kernel, dynamic: u32) -> Result<()> {
-        if dynamic == 0 || dynamic <= kernel.allowed_shared.load(Relaxed) {
-            return Ok(());
-        }
-        let known = match kernel.static_shared.get() {
-            Some(bytes) => *bytes,
-            None => {
-                let bytes = self.function_attribute(kernel, FunctionAttribute::SharedSizeBytes)?;
-                let bytes = bytes.unsigned_abs();
-                *kernel.static_shared.get_or_init(|| bytes)
-            }
-        };
-        if known.saturating_add(dynamic) <= SHARED_WITHOUT_OPT_IN {
+        if dynamic <= kernel.allowed_shared.load(Relaxed) {
             return Ok(());
         }
         // SAFETY: the driver's own handle and two numbers.

@@ -14,7 +14,7 @@ pub const MAX_RECORD_BYTES: usize = RING_BYTES / 8;
 /// Bytes of a record's header.
 pub(crate) const HEADER_BYTES: usize = 16;
 /// Bytes that are read before the program is shown that there is room for as many.
-const PUBLISH_BYTES: u64 = RING_BYTES as u64 / 16;
+const PUBLISH_BYTES: u64 = RING_BYTES as u64 / 8;
 /// The slot number of a posted call.
 pub(crate) const NO_SLOT: u16 = u16::MAX;
 
