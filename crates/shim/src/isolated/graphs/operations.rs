@@ -156,22 +156,16 @@ pub(crate) fn lower(
             node(after, &request, &kernel.params)
         }
         Op::Fill(fill) => node(after, fill, &[]),
-        Op::EventRecord(event) => node(
-            after,
-            &EventRecord {
-                event: event.wire(),
-                stream: 0,
-            },
-            &[],
-        ),
-        Op::EventWait(event) => node(
-            after,
-            &StreamWaitEvent {
-                stream: 0,
-                event: event.wire(),
-            },
-            &[],
-        ),
+        Op::EventRecord(event) => {
+            event.note_in_graph();
+            let (event, stream) = (event.wire(), 0);
+            node(after, &EventRecord { event, stream }, &[])
+        }
+        Op::EventWait(event) => {
+            event.note_in_graph();
+            let (event, stream) = (event.wire(), 0);
+            node(after, &StreamWaitEvent { stream, event }, &[])
+        }
         Op::Host(host) => {
             let host = *host;
             node(after, &callback(Arc::new(move || host.call()), kept), &[])
