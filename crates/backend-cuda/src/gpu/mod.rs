@@ -21,6 +21,7 @@ mod memory;
 mod modules;
 mod record;
 mod releases;
+mod rows;
 mod shared;
 mod streams;
 mod tensor_maps;
@@ -44,6 +45,7 @@ use handles::Handles;
 use modules::Module;
 use record::ContextRecording;
 use releases::{IdleEvents, Releases};
+use rows::RowState;
 use written_words::Submitted;
 
 /// One NVIDIA GPU.
@@ -89,6 +91,7 @@ struct Context {
     /// Allocations that are mapped frames, by address.
     framed: Mutex<HashMap<u64, Frame>>,
     submitted: Submitted,
+    row: Mutex<RowState>,
 }
 
 #[derive(Clone, Debug)]

@@ -21,6 +21,8 @@ use crate::driver::{Raw, answer};
 const SHARED_WITHOUT_OPT_IN: u32 = 48 * 1024;
 /// Parameters passed without allocating.
 const FEW_PARAMS: usize = 32;
+/// Kernels of a module that are all loaded with it. A library has thousands of them, and a program uses few.
+const FEW_KERNELS: usize = 16;
 
 /// A loaded module.
 #[derive(Debug)]
@@ -61,12 +63,31 @@ impl CudaGpu {
             info: OnceLock::new(),
         });
         match module {
-            Ok(module) => Ok(ModuleId(self.modules.add(Arc::new(module)))),
+            Ok(module) => {
+                self.load_few(&module);
+                Ok(ModuleId(self.modules.add(Arc::new(module))))
+            }
             Err(error) => {
                 // SAFETY: loaded above and known to nobody.
                 unsafe { (self.driver.functions.module_unload)(raw) };
                 Err(error)
             }
+        }
+    }
+
+    /// Loads the kernels of a small module, each of which takes some 40 µs. Where the driver loads a kernel while others run,
+    /// all that waits for the default stream afterwards waits for them too, but for the driver's own synchronous copies.
+    fn load_few(&self, module: &Module) {
+        let Some(load) = self.driver.functions.function_load else {
+            return;
+        };
+        if module.kernels.len() > FEW_KERNELS || self.enter(&module.context).is_err() {
+            return;
+        }
+        for kernel in &module.kernels {
+            // One that cannot be loaded is refused when it is used.
+            // SAFETY: the driver's own handle, in its module's context.
+            let _ = unsafe { load(kernel.raw as Raw) };
         }
     }
 
@@ -166,6 +187,8 @@ impl CudaGpu {
     pub(super) fn unload(&self, id: ModuleId) -> Result<()> {
         let removed = self.modules.remove(id.0);
         let module = removed.ok_or_else(|| stale("module", id.0))?;
+        // It names kernels of the module.
+        self.end_row(&module.context);
         let _gone = known_ranges::giving_back();
         // SAFETY: loaded by us and out of the table.
         self.call(&module.context, "cuModuleUnload", || unsafe {

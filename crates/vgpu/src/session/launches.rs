@@ -50,6 +50,38 @@ impl LaunchRun<'_> {
     }
 }
 
+impl LaunchRun<'_> {
+    /// How many launches [`LaunchRun::launch_row`] takes; 0 where nothing is gained by it.
+    pub fn row_length(&self) -> usize {
+        self.session.gpu.row_length()
+    }
+
+    /// Launches so many kernels on one stream at once, each with the session's handle of its module. `false` if none of them was
+    /// launched: one by one they are, or it is told what is wrong with them.
+    pub fn launch_row<'p>(
+        &mut self,
+        stream: u64,
+        launches: impl Iterator<Item = (u64, Launch<'p>)>,
+    ) -> bool {
+        let Ok(stream) = self.tables.streams.get(stream) else {
+            return false;
+        };
+        let known = |(module, launch): (u64, Launch<'p>)| {
+            let module = self.tables.modules.get(module).ok()?.id;
+            Some(Launch { module, ..launch })
+        };
+        let Some(launches) = launches.map(known).collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        let is_open = self.session.check().is_ok();
+        let launched = is_open && self.session.gpu.launch_row(stream.id, &launches);
+        if launched {
+            self.launched += launches.len() as u64;
+        }
+        launched
+    }
+}
+
 impl Drop for LaunchRun<'_> {
     fn drop(&mut self) {
         let counters = self.session.vgpu.counters();

@@ -264,6 +264,12 @@ impl RingReader {
         Ok(Some(header))
     }
 
+    /// Whether there is a record behind those that were read, without a look at what the program has written since.
+    #[inline]
+    pub fn has_next(&self) -> bool {
+        self.head != self.tail
+    }
+
     /// A reader that goes on behind what another one has taken.
     pub fn behind(position: u64) -> Self {
         Self {
