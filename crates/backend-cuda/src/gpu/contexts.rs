@@ -41,6 +41,7 @@ impl CudaGpu {
             framed: Mutex::default(),
             submitted: Submitted::default(),
             row: Mutex::default(),
+            reference: Mutex::default(),
         });
         // The null handle is the stream that blocking streams are ordered against.
         let stream = Stream {
@@ -48,7 +49,14 @@ impl CudaGpu {
             raw: 0,
         };
         let _ = context.default_stream.set(self.streams.add(stream));
-        Ok(ContextId(self.contexts.add(context)))
+        let id = ContextId(self.contexts.add(context));
+        match self.reserve_places() {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                let _ = self.end_context(id);
+                Err(error)
+            }
+        }
     }
 
     pub(super) fn end_context(&self, id: ContextId) -> Result<()> {

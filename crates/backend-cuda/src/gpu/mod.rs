@@ -19,9 +19,11 @@ mod known_ranges;
 mod last_launch;
 mod memory;
 mod modules;
+mod places;
 mod record;
 mod releases;
 mod rows;
+mod saved;
 mod shared;
 mod streams;
 mod tensor_maps;
@@ -31,6 +33,7 @@ mod written_words;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, MemAllocationProp, MemLocation};
 use mica_gpu::profile::Recorder;
@@ -43,9 +46,11 @@ use crate::printed::{Printed, PrintedSink};
 use graphs::{Graph, Template};
 use handles::Handles;
 use modules::Module;
+use places::Places;
 use record::ContextRecording;
 use releases::{IdleEvents, Releases};
 use rows::RowState;
+use saved::{Age, Reference};
 use written_words::Submitted;
 
 /// One NVIDIA GPU.
@@ -71,6 +76,10 @@ pub struct CudaGpu {
     /// Who is told what the GPU did.
     recorder: OnceLock<Arc<Recorder>>,
     handle_types: u32,
+    /// Where memory is reserved, if another process may continue this device.
+    places: OnceLock<Mutex<Places>>,
+    /// When this process went on with another one's device.
+    continued: OnceLock<Instant>,
 }
 
 /// A driver's pointer, as a number: the driver says from which threads it may be used, which is all.
@@ -92,6 +101,7 @@ struct Context {
     framed: Mutex<HashMap<u64, Frame>>,
     submitted: Submitted,
     row: Mutex<RowState>,
+    reference: Reference,
 }
 
 #[derive(Clone, Debug)]
@@ -104,6 +114,8 @@ struct Stream {
 struct Event {
     context: Arc<Context>,
     raw: Address,
+    /// When it was reached, as far as the driver does not know it.
+    age: Arc<Age>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -169,6 +181,8 @@ impl CudaGpu {
             releases,
             printed: OnceLock::new(),
             recorder: OnceLock::new(),
+            places: OnceLock::new(),
+            continued: OnceLock::new(),
         })
     }
 

@@ -36,7 +36,7 @@ impl Registry {
     }
 
     /// Host memory for memory that is away.
-    fn arena_bytes(&self) -> u64 {
+    fn backing_store_bytes(&self) -> u64 {
         match self.config.swap.arena_bytes {
             0 => host_memory_bytes() / 2,
             bytes => bytes,
@@ -46,7 +46,7 @@ impl Registry {
     /// Memory that one more virtual GPU can have on a GPU of this size, and the other rule that bounds it, if one does.
     fn unreserved(&self, gpu: usize, total_bytes: u64, swap: bool) -> (u64, Option<String>) {
         let limits = |swappable: bool| {
-            let here = self.vgpus.values().filter(move |v| v.gpu == gpu);
+            let here = self.vgpus.values().filter(move |v| v.has_place_on(gpu));
             let such = here.filter(move |v| v.is_swappable() == swappable);
             such.map(|v| v.ledger.limit_bytes())
         };
@@ -62,9 +62,9 @@ impl Registry {
         let within = most.saturating_sub(fixed + limits(true).sum::<u64>());
         let everywhere = self.vgpus.values().filter(|v| v.is_swappable());
         let kept: u64 = everywhere.map(|v| v.ledger.limit_bytes()).sum();
-        let arena = self.arena_bytes();
-        let in_arena = arena.saturating_sub(kept);
-        let least = beside.min(within).min(in_arena);
+        let store = self.backing_store_bytes();
+        let in_store = store.saturating_sub(kept);
+        let least = beside.min(within).min(in_store);
         let bound = match least {
             _ if least == beside => None,
             _ if least == within => Some(format!(
@@ -72,7 +72,7 @@ impl Registry {
             )),
             _ => Some(format!(
                 "host memory for swapping is {}, of which {} are reserved (swap.arena_bytes)",
-                size(arena),
+                size(store),
                 size(kept)
             )),
         };
@@ -86,7 +86,7 @@ impl Registry {
             .iter()
             .enumerate()
             .map(|(index, gpu)| {
-                let here = || self.vgpus.values().filter(|v| v.gpu == index);
+                let here = || self.vgpus.values().filter(|v| v.has_place_on(index));
                 let kept = match gpu.facts.kind {
                     GpuKind::Nvidia => sharing.reserve_bytes,
                     GpuKind::Software => 0,

@@ -66,6 +66,8 @@ struct Stream {
     is_default: bool,
     flags: StreamFlags,
     priority: i32,
+    /// See [`Session::next_made`].
+    made: u64,
     #[expect(dead_code, reason = "held until the object is destroyed")]
     share: Share,
 }
@@ -76,6 +78,8 @@ struct Event {
     flags: EventFlags,
     /// How far it is, where other processes have it too.
     progress: Option<Arc<dyn SharedProgress>>,
+    /// See [`Session::next_made`].
+    made: u64,
     #[expect(dead_code, reason = "held until the object is destroyed")]
     share: Share,
 }
@@ -87,6 +91,8 @@ struct Module {
     kept: Option<modules::Kept>,
     /// Variables of it are in host memory.
     is_bound: AtomicBool,
+    /// See [`Session::next_made`].
+    made: u64,
     #[expect(dead_code, reason = "held until the module is unloaded")]
     charge: Charge,
     #[expect(dead_code, reason = "held until the object is destroyed")]
@@ -164,6 +170,8 @@ pub struct Session {
     drains: drain::Drains,
     /// A graph that the device refused has been logged.
     replay_logged: AtomicBool,
+    /// Streams, events and modules made so far.
+    made: AtomicU64,
     budget: Arc<SessionBudget>,
     /// Host memory that the program shares with the worker.
     registered: Arc<SessionBudget>,
@@ -207,6 +215,7 @@ impl Session {
             windows: OnceLock::new(),
             drains: drain::Drains::default(),
             replay_logged: AtomicBool::new(false),
+            made: AtomicU64::new(0),
         })
     }
 

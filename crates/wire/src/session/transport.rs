@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::calls::StreamOrder;
-use super::client::RegionHeap;
+use super::client::IvshmemHeap;
 use super::ring::{RecordHeader, Violation};
 use super::{SessionArea, SessionError};
 
@@ -49,8 +49,8 @@ pub trait ClientTransport: Send + Sync {
     fn window_file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// Host memory in the region that the session lies in, where it does.
-    fn heap(&self) -> Option<&Arc<RegionHeap>> {
+    /// Host memory in the ivshmem file that the session lies in, where it does.
+    fn heap(&self) -> Option<&Arc<IvshmemHeap>> {
         None
     }
     /// Whether the device has a copy of host memory instead of the memory itself: both sides are made equal at launches and
@@ -62,14 +62,16 @@ pub trait ClientTransport: Send + Sync {
     fn can_offer(&self) -> bool {
         false
     }
-    /// Keeps the file of host memory at a device address for another worker.
-    fn offer_file(&self, _address: u64, _fd: OwnedFd) {}
+    /// Keeps the file of a context's host memory at a device address for another worker.
+    fn offer_file(&self, _context: u64, _address: u64, _fd: OwnedFd) {}
     /// Which of the files kept for a device address so far is the last; 0 if there is none.
     fn file_number(&self, _address: u64) -> u64 {
         0
     }
     /// Forgets the file of this number of host memory that the device uses no more.
     fn forget_file(&self, _address: u64, _number: u64) {}
+    /// Forgets the files of a context that has ended.
+    fn forget_files_of(&self, _context: u64) {}
     /// How often another worker went on with the session. A call that was made while the number changed may have come without
     /// the descriptor that was sent for it.
     fn returns(&self) -> u64 {

@@ -118,8 +118,8 @@ impl Dispatcher {
             return;
         }
         let port = Arc::clone(&self.port);
-        // Those of a region are there.
-        if port.region().is_none() {
+        // Those of a virtual machine are there.
+        if port.ivshmem().is_none() {
             // Without a thread the pages come when they are pinned.
             let _ = std::thread::Builder::new()
                 .name("staging".into())

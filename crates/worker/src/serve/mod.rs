@@ -29,10 +29,11 @@ use mica_limits::HostLink;
 use mica_vgpu::Vgpu;
 use mica_wire::host::message::Severity;
 use mica_wire::session::server::{Greeting, PortState, SessionPort};
-use mica_wire::session::{RegionLayout, SessionError};
+use mica_wire::session::{IvshmemLayout, SessionError};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::dispatch::Dispatcher;
+use crate::endings::Endings;
 use crate::gated::Submitter;
 use crate::last_resort;
 use crate::saving::{Restored, Saving};
@@ -49,6 +50,19 @@ impl Worker {
     pub(crate) fn close_to_sessions(&self) -> bool {
         let closed = self.sessions.compare_exchange(0, CLOSED, AcqRel, Acquire);
         closed.is_ok()
+    }
+
+    /// As [`Worker::close_to_sessions`], if all sessions have been ending for longer than they may.
+    pub(crate) fn close_to_late_endings(&self) -> bool {
+        let open = self.sessions.load(Acquire);
+        // Without a gate nothing but this process has to be freed.
+        let may_end = self.ends_with_program && self.submitter.is_none();
+        let are_late = may_end && self.endings.are_late(open);
+        are_late
+            && (self
+                .sessions
+                .compare_exchange(open, CLOSED, AcqRel, Acquire))
+            .is_ok()
     }
 
     /// Serves a program on a socket, on threads of its own. Until it has said hello there is one thread and nothing
@@ -114,6 +128,7 @@ impl Worker {
             files: Some(Arc::clone(link) as _),
             is_urgent: self.is_urgent,
             saving: Some((&self.saving, pid)),
+            endings: Some(&self.endings),
         };
         let served = match greeting.resumes() {
             None => {
@@ -128,8 +143,9 @@ impl Worker {
                     self.sessions.fetch_sub(1, AcqRel);
                     served
                 }
+                // The program asks the daemon again, which knows where it was restored, or that it was not.
                 None => {
-                    greeting.refuse("the snapshot of this session was not restored here");
+                    drop(greeting);
                     Ok(None)
                 }
             },
@@ -197,6 +213,8 @@ struct Surroundings<'a> {
     is_urgent: bool,
     /// Who saves it, and the number of its program's process.
     saving: Option<(&'a Saving, u32)>,
+    /// Who is told that its program has ended.
+    endings: Option<&'a Endings>,
 }
 
 /// As [`serve_session`], for a program that has said hello.
@@ -209,12 +227,12 @@ fn serve(
     surroundings: Surroundings<'_>,
 ) -> Result<Option<String>, WorkerError> {
     // Given once for each device, so no other session of it can see what this program has.
-    let port = match greeting.region() {
+    let port = match greeting.ivshmem() {
         None => greeting.welcome(gpu.take_window_file())?,
         Some((file, bytes)) => {
-            let layout = RegionLayout::new(bytes, true);
+            let layout = IvshmemLayout::new(bytes, true);
             let has_windows = gpu.place_windows(file, layout.windows.clone());
-            greeting.welcome_in_region(RegionLayout::new(bytes, has_windows))?
+            greeting.welcome_in_ivshmem(IvshmemLayout::new(bytes, has_windows))?
         }
     };
     if surroundings.is_urgent {
@@ -242,6 +260,7 @@ fn serve_restored(
         output,
         port: saved,
         host,
+        held,
         ..
     } = restored;
     let state = PortState {
@@ -260,10 +279,13 @@ fn serve_restored(
     let dispatcher = Dispatcher::new(session, port, output, files);
     dispatcher.restore_blobs(&saved.blobs);
     if let Err(why) = dispatcher.restore_host(&host) {
+        // The program is parked still.
         let text = format!("host memory of its program could not be had again: {why}");
-        dispatcher.port.end(&text);
         return Err(SessionError::Ended(text).into());
     }
+    dispatcher.port.go_on();
+    // All of it is the session's own by now, and charged there.
+    drop((saved.output, saved.blobs, host, held));
     serve_on(dispatcher, life, surroundings)
 }
 
@@ -279,6 +301,7 @@ fn serve_on(
         saving.serves(&threads, pid);
     }
     watch(&port, life.as_ref());
+    let _ending = surroundings.endings.map(Endings::begin);
     Ok(threads.close())
 }
 

@@ -6,8 +6,8 @@
 
 mod data;
 mod heap;
+mod ivshmem_port;
 mod records;
-mod region_port;
 mod ring;
 mod turns;
 mod unwaited;
@@ -18,10 +18,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-pub use data::{DeviceBox, HostBox};
-pub use heap::{HostPiece, RegionHeap};
+pub use data::{DeviceBox, HostBox, Piece, pieces};
+pub use heap::{HostPiece, IvshmemHeap};
+pub use ivshmem_port::IvshmemPort;
 pub use records::{AnswerPart, ProgressWords, RecordPort};
-pub use region_port::RegionPort;
 pub use ring::{RingTransport, WayBack};
 use unwaited::Unwaited;
 pub use window::{WindowCopy, observe_window_copies};
@@ -109,11 +109,11 @@ impl<T: ClientTransport> SessionClient<T> {
         tail: &[u8],
     ) -> Result<R::Answer, SessionError> {
         self.before(request);
-        let file = self.file_of(request);
+        let freed = self.freed_by(request);
         let answer = call_over(&self.transport, request, tail);
         self.unwaited.sent();
         let answer = answer?;
-        self.forget(file);
+        self.forget(freed);
         if let Some((stream, order)) = request.made(&answer) {
             self.transport.note_order(stream, Some(order));
         }
@@ -123,9 +123,9 @@ impl<T: ClientTransport> SessionClient<T> {
     /// Makes a synchronous call that leaves no work behind.
     fn ask<R: Answered>(&self, request: &R) -> Result<R::Answer, SessionError> {
         self.before(request);
-        let file = self.file_of(request);
+        let freed = self.freed_by(request);
         let answer = call_over(&self.transport, request, &[])?;
-        self.forget(file);
+        self.forget(freed);
         Ok(answer)
     }
 
@@ -158,26 +158,32 @@ impl<T: ClientTransport> SessionClient<T> {
         self.unwaited.note(request.effect());
         match request.effect() {
             Effect::None | Effect::MakesContext | Effect::MakesStream => {}
-            Effect::EndsContext => self.windows.forget_all(),
+            Effect::EndsContext(_) => self.windows.forget_all(),
             Effect::EndsStream(stream) => self.transport.note_order(stream, None),
             Effect::FreesMemory(address) => self.windows.forget(address),
         }
     }
 
-    /// The file of host memory that a call frees: its address and its number. It is needed until the call was carried out,
-    /// which may be by another worker, and another file may be kept for the address by then.
+    /// The files of host memory that a call frees. They are needed until the call was carried out, which may be by another
+    /// worker.
     #[inline]
-    fn file_of<R: Request>(&self, request: &R) -> Option<(u64, u64)> {
+    fn freed_by<R: Request>(&self, request: &R) -> Freed {
         match request.effect() {
-            Effect::FreesMemory(address) => Some((address, self.transport.file_number(address))),
-            _ => None,
+            Effect::FreesMemory(address) => match self.transport.file_number(address) {
+                0 => Freed::Nothing,
+                number => Freed::File(address, number),
+            },
+            Effect::EndsContext(context) => Freed::FilesOf(context),
+            _ => Freed::Nothing,
         }
     }
 
     #[inline]
-    fn forget(&self, file: Option<(u64, u64)>) {
-        if let Some((address, number)) = file.filter(|(_, number)| *number > 0) {
-            self.transport.forget_file(address, number);
+    fn forget(&self, freed: Freed) {
+        match freed {
+            Freed::Nothing => {}
+            Freed::File(address, number) => self.transport.forget_file(address, number),
+            Freed::FilesOf(context) => self.transport.forget_files_of(context),
         }
     }
 
@@ -309,12 +315,12 @@ impl<T: ClientTransport> SessionClient<T> {
             true => Some(piece.map(0)?),
             false => None,
         };
-        let wanted = here.as_ref().map_or(0, |region| region.as_ptr() as u64);
+        let wanted = here.as_ref().map_or(0, |mapped| mapped.as_ptr() as u64);
         let device = self.host_register_piece(context, &piece, charge, wanted)?;
-        if let Some(region) = here
+        if let Some(mapped) = here
             && device == wanted
         {
-            return Ok(SharedHostMemory::unified(region, piece));
+            return Ok(SharedHostMemory::unified(mapped, piece));
         }
         SharedHostMemory::map(piece, device).inspect_err(|_| {
             let address = device;
@@ -325,7 +331,7 @@ impl<T: ClientTransport> SessionClient<T> {
     /// Memory that both sides can map, for [`SessionClient::host_register_piece`].
     ///
     /// # Errors
-    /// The system, or the session's region, has no more.
+    /// The system, or the session's ivshmem file, has no more.
     pub fn host_piece(&self, bytes: u64) -> Result<HostPiece, SessionError> {
         HostPiece::new(self.transport.heap(), bytes)
     }
@@ -343,12 +349,12 @@ impl<T: ClientTransport> SessionClient<T> {
         wanted: u64,
     ) -> Result<u64, SessionError> {
         let (offset, bytes) = (piece.offset(), piece.bytes());
-        if !piece.is_in_region() {
+        if !piece.is_in_ivshmem() {
             return self.host_register_at(context, piece.file(), (offset, bytes), charge, wanted);
         }
         let request = HostRegister {
             context,
-            tag: HostRegister::IN_REGION,
+            tag: HostRegister::IN_IVSHMEM,
             bytes,
             offset,
             charge,
@@ -408,7 +414,7 @@ impl<T: ClientTransport> SessionClient<T> {
                 answer => {
                     let address = answer?.value;
                     file.into_iter()
-                        .for_each(|file| self.transport.offer_file(address, file));
+                        .for_each(|file| self.transport.offer_file(context, address, file));
                     return Ok(address);
                 }
             }
@@ -439,6 +445,15 @@ impl<T: ClientTransport> SessionClient<T> {
         area.wake_peer(word, i32::MAX as u32);
         Ok(())
     }
+}
+
+/// Kept files of host memory that a call frees.
+enum Freed {
+    Nothing,
+    /// The one at an address, by its number: another file may be kept for the address by then.
+    File(u64, u64),
+    /// Those of a context.
+    FilesOf(u64),
 }
 
 fn call_over<T: ClientTransport, R: Answered>(
