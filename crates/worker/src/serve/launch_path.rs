@@ -21,6 +21,10 @@ const MOST_IN_A_RUN: u32 = 32;
 /// Bytes of parameters of a launch that may be one of a row: others are few.
 const MOST_ROW_BYTES: usize = 1024;
 
+/// Launches one by one before others are given to the device together: it has work while those are collected, which takes
+/// up to 40 µs if each is of another kernel.
+const ALONE_FIRST: u32 = 16;
+
 /// Where a record is in the ring.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
@@ -39,6 +43,8 @@ pub(super) struct LaunchPath<'a> {
     left: u32,
     /// A stream and its context.
     known: Option<(u64, u64)>,
+    /// Launches given to the device one by one since the ring was empty, or a call waited.
+    alone: u32,
     row: Row,
 }
 
@@ -62,6 +68,12 @@ impl<'a> LaunchPath<'a> {
             self.launch_row(threads);
         }
         (self.run, self.left, self.known) = (None, 0, None);
+    }
+
+    /// As [`LaunchPath::end`], where the device may soon have nothing to do.
+    pub(super) fn rest(&mut self, threads: &'a SessionThreads) {
+        self.end(threads);
+        self.alone = 0;
     }
 
     /// Begins launches in a row, or goes on with them, for one with so many bytes of parameters.
@@ -102,7 +114,8 @@ impl<'a> LaunchPath<'a> {
     #[inline]
     fn may_row(&self, launch: &Launch, bytes: usize, has_next: bool) -> bool {
         let fits = !launch.cooperative && bytes <= MOST_ROW_BYTES && self.run.is_some();
-        self.row.length > 0 && fits && (has_next || !self.row.launches.is_empty())
+        let has_work = self.alone >= ALONE_FIRST && self.row.length > 0;
+        has_work && fits && (has_next || !self.row.launches.is_empty())
     }
 
     /// Gives the device the launches that wait: at once if they are as many as it takes so, else one by one.
@@ -138,6 +151,7 @@ impl<'a> LaunchPath<'a> {
     /// Gives the device one launch.
     #[inline]
     fn launch(&mut self, threads: &'a SessionThreads, launch: &Launch, params: &[u8]) {
+        self.alone = self.alone.saturating_add(1);
         let launched = match &mut self.run {
             Some(run) => run.launch(launch.stream, launch.module, &device_launch(launch, params)),
             None => match threads.dispatcher.launch(launch.clone(), params) {

@@ -39,7 +39,7 @@ impl SessionThreads {
         port.attend();
         while !self.is_over() && !self.is_held() {
             let Some(header) = ring.next(body)? else {
-                launches.end(self);
+                launches.rest(self);
                 self.dispatcher.settle();
                 match port.look_for_call(|| self.dispatcher.look_at_uploads()) {
                     None => continue,
@@ -75,6 +75,7 @@ impl SessionThreads {
                     continue;
                 }
             };
+            launches.rest(self);
             match back {
                 Some(again) => ring = again,
                 None => return Ok(Turn::Relieved),
