@@ -12,7 +12,7 @@ use mica_remote::message::{self, Answer, Request};
 use mica_remote::records;
 use mica_tunnel::shadow::Shadow;
 use mica_tunnel::{Carrier, FrameReader, HEADER_BYTES, Header};
-use mica_wire::session::{Region, create_sealed};
+use mica_wire::session::{MappedBytes, create_sealed};
 
 /// Bytes that come in pieces.
 struct Pieces(Mutex<Vec<u8>>);
@@ -51,7 +51,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some((offset, changes)) = bytes.split_first_chunk() {
         const BYTES: usize = 3 * 4096 + 12;
         let file = create_sealed("fuzz", BYTES as u64).expect("a file in memory");
-        let mut shadow = Shadow::new(Region::map(&file, 0, BYTES, 0).expect("maps"), BYTES as u64);
+        let mut shadow = Shadow::new(MappedBytes::map(&file, 0, BYTES, 0).expect("maps"), BYTES as u64);
         shadow.map_as_zeros();
         shadow.merge(u64::from_le_bytes(*offset), changes);
         shadow.merge(u64::from(offset[0]) << 8, changes);

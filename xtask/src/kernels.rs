@@ -3,6 +3,7 @@
 //! The PTX is committed, so that nobody needs a compiler to build Mica. Its first line has a hash of
 //! everything that it was made from; a test of `mica-ops` compares it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -20,10 +21,6 @@ const PTX_VERSION: &str = ".version 8.3";
 pub(crate) fn run(filter: &str) -> Result<()> {
     let folder = root().join("crates/ops/kernels");
     let list = std::fs::read_to_string(folder.join("list.txt"))?;
-    let mut shared = std::fs::read(folder.join("ops.cuh"))?;
-    for header in ["mma.cuh", "attention.cuh", "rows.cuh", "wgmma.cuh"] {
-        shared.extend(std::fs::read(folder.join(header))?);
-    }
     for line in list.lines().filter(|line| !line.starts_with('#')) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [name, source, architecture, define] = words[..] else {
@@ -34,8 +31,9 @@ pub(crate) fn run(filter: &str) -> Result<()> {
         }
         let mut hash = Sha256::new();
         hash.update(line.as_bytes());
-        hash.update(&shared);
-        hash.update(&std::fs::read(folder.join(source))?);
+        for file in sources(&folder, source)? {
+            hash.update(&std::fs::read(folder.join(file))?);
+        }
         let digest = hash.finalize();
         let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         let first = format!("// made by `cargo xtask kernels` from {digest}");
@@ -49,6 +47,22 @@ pub(crate) fn run(filter: &str) -> Result<()> {
         std::fs::write(&target, format!("{first}\n{text}"))?;
     }
     Ok(())
+}
+
+/// A source and all files that it includes, in the order of their names.
+fn sources(folder: &Path, source: &str) -> Result<BTreeSet<String>> {
+    let mut files = BTreeSet::new();
+    let mut open = vec![source.to_owned()];
+    while let Some(file) = open.pop() {
+        let text = std::fs::read_to_string(folder.join(&file)).with_context(|| file.clone())?;
+        let names = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("#include \""));
+        let names = names.map(|name| name.trim_end_matches('"').to_owned());
+        open.extend(names.filter(|name| !files.contains(name)));
+        files.insert(file);
+    }
+    Ok(files)
 }
 
 fn compile(folder: &Path, source: &str, architecture: &str, define: &str) -> Result<String> {

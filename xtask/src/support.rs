@@ -182,7 +182,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
     (
         "Waits for values in memory",
         &["cuStreamWaitValue", "cuStreamBatchMemOp"],
-        "Batches are not offered; the first versions of waits are refused, as by a driver without the option for them.",
+        "The first versions are refused, as by a driver without the option for them.",
     ),
     (
         "Streams",

@@ -281,58 +281,16 @@ fn report(
     let code = FaultKind::from_code(fault.kind)
         .and_then(|kind| CuResult::from_code(kind as u32))
         .unwrap_or(CuResult::LaunchFailed);
-    if let Some(assertion) = lock(&services.assertion).take() {
-        let line = format!(
-            "{}:{}: {}: block: [{},{},{}], thread: [{},{},{}] Assertion `{}` failed.\n",
-            assertion.file,
-            assertion.line,
-            assertion.function,
-            block.x,
-            block.y,
-            block.z,
-            thread.x,
-            thread.y,
-            thread.z,
-            assertion.message,
-        );
-        services.core.write(OutputKind::Assert, line.as_bytes());
-    }
-    let what = match code {
-        CuResult::IllegalAddress | CuResult::MisalignedAddress => {
-            let access = if fault.is_write != 0 { "write" } else { "read" };
-            let misaligned = if code == CuResult::MisalignedAddress {
-                "misaligned "
-            } else {
-                "invalid "
-            };
-            format!("{misaligned}{access} at {:#x}", fault.address)
-        }
-        CuResult::Assert => "a failed assertion".to_owned(),
-        CuResult::InvalidPc => format!("a call to {:#x}, which is no code", fault.address),
-        CuResult::LaunchFailed if fault.address == Fault::STACK_FULL => {
-            "the stack is full (cudaLimitStackSize)".to_owned()
-        }
-        _ => "a trap".to_owned(),
-    };
-    let file = grid.module.executable.source_file(fault.ptx_line);
-    let line = match (fault.source_line, fault.ptx_line, file) {
-        (0, 0, _) => String::new(),
-        (0, ptx, _) => format!(", PTX line {ptx}"),
-        (source, _, Some(file)) => format!(", {file}:{source}"),
-        (source, _, None) => format!(", source line {source}"),
-    };
+    tell_assertion(services, block, thread);
     // The place first: where room is short, the end of a long kernel name is missed least.
-    let (x, y, z) = (thread.x, thread.y, thread.z);
-    // Threads that run together lie in one row.
-    let thread = match suspects {
-        0 | 1 => format!("thread ({x},{y},{z})"),
-        n => format!("thread ({x},{y},{z}) to ({},{y},{z})", x + n - 1),
-    };
     let message = format!(
-        "{what}{line}, block ({},{},{}), {thread} in kernel {}",
+        "{}{}, block ({},{},{}), {} in kernel {}",
+        what_failed(code, fault),
+        line_of(grid, fault),
         block.x,
         block.y,
         block.z,
+        threads_of(fault, suspects),
         readable(grid.name()),
     );
     if let Some(check) = &grid.check {
@@ -356,4 +314,67 @@ fn report(
         "{message}"
     );
     GpuError::new(code, message)
+}
+
+/// Writes what a failed `assert` in a kernel prints.
+fn tell_assertion(services: &BlockServices, block: mica_kernel::Dim3, thread: mica_kernel::Dim3) {
+    let Some(assertion) = lock(&services.assertion).take() else {
+        return;
+    };
+    let line = format!(
+        "{}:{}: {}: block: [{},{},{}], thread: [{},{},{}] Assertion `{}` failed.\n",
+        assertion.file,
+        assertion.line,
+        assertion.function,
+        block.x,
+        block.y,
+        block.z,
+        thread.x,
+        thread.y,
+        thread.z,
+        assertion.message,
+    );
+    services.core.write(OutputKind::Assert, line.as_bytes());
+}
+
+/// What went wrong, in words.
+fn what_failed(code: CuResult, fault: &Fault) -> String {
+    match code {
+        CuResult::IllegalAddress | CuResult::MisalignedAddress => {
+            let access = if fault.is_write != 0 { "write" } else { "read" };
+            let misaligned = if code == CuResult::MisalignedAddress {
+                "misaligned "
+            } else {
+                "invalid "
+            };
+            format!("{misaligned}{access} at {:#x}", fault.address)
+        }
+        CuResult::Assert => "a failed assertion".to_owned(),
+        CuResult::InvalidPc => format!("a call to {:#x}, which is not code", fault.address),
+        CuResult::LaunchFailed if fault.address == Fault::STACK_FULL => {
+            "the stack is full (cudaLimitStackSize)".to_owned()
+        }
+        _ => "a trap".to_owned(),
+    }
+}
+
+/// The line of the kernel where it went wrong, as far as it is known.
+fn line_of(grid: &Grid, fault: &Fault) -> String {
+    let file = grid.module.executable.source_file(fault.ptx_line);
+    match (fault.source_line, fault.ptx_line, file) {
+        (0, 0, _) => String::new(),
+        (0, ptx, _) => format!(", PTX line {ptx}"),
+        (source, _, Some(file)) => format!(", {file}:{source}"),
+        (source, _, None) => format!(", source line {source}"),
+    }
+}
+
+/// The thread that did it, or the threads among which it is.
+fn threads_of(fault: &Fault, suspects: u32) -> String {
+    let (x, y, z) = (fault.thread.x, fault.thread.y, fault.thread.z);
+    // Threads that run together lie in one row.
+    match suspects {
+        0 | 1 => format!("thread ({x},{y},{z})"),
+        n => format!("thread ({x},{y},{z}) to ({},{y},{z})", x + n - 1),
+    }
 }

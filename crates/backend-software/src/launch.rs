@@ -43,23 +43,7 @@ impl SoftwareGpu {
                 )
             })?;
         let (grid, block) = shape(launch, info)?;
-        let shared_len = u64::from(info.static_shared) + u64::from(launch.dynamic_shared);
-        if shared_len > SHARED {
-            return Err(invalid_value(format!(
-                "kernel {} asks for {shared_len} bytes of shared memory; a block has {SHARED}",
-                readable(&info.name)
-            )));
-        }
-        let ends = info.params.iter().map(|p| p.offset.saturating_add(p.size));
-        let needed = ends.max().unwrap_or(0);
-        if launch.params.len() < needed as usize || launch.params.len() > MAX_PARAMS {
-            return Err(invalid_value(format!(
-                "kernel {} takes {} bytes of parameters, given {}",
-                readable(&info.name),
-                needed,
-                launch.params.len()
-            )));
-        }
+        let shared_len = check_sizes(launch, info)?;
         // Before it is compiled, which takes longer; what is known only then is added below.
         self.core
             .local_stride(u64::from(info.local_bytes), info, &context, block)?;
@@ -69,65 +53,20 @@ impl SoftwareGpu {
             // It may have to be compiled first, which no other launch should wait for.
             self.core.settle();
         }
-        // Compiling takes milliseconds, so no lock is held.
         // Copied first: what is proven must be what blocks read.
         let params = Params::new(launch.params, info.params_len as usize);
-        let arena = self.core.memory.arena();
-        let charges = module.charge_compiling(launch.kernel as usize)?;
-        let compiling_since = charges.as_ref().map(|_| now_ns());
-        let prepared = self.core.compile(&context, stream_id.0, &|interrupt| {
-            let facts = LaunchFacts {
-                arena_base: arena.base(),
-                arena_len: arena.len(),
-                params: params.as_slice(),
-                grid,
-                block,
-                interrupt,
-            };
-            (module.executable).prepare(launch.kernel as usize, &facts)
-        });
-        let proven = match prepared {
-            Ok(proven) => proven,
-            Err(PrepareError::Cancelled) => {
-                // As a launch that was queued and then cancelled; that its context is over is said.
-                return self.core.state().healthy_stream(stream_id.0).map(drop);
-            }
-            Err(PrepareError::Refused(reason)) => {
-                let text = format!("kernel {} cannot run: {reason}", readable(&info.name));
-                let kind = OutputKind::LaunchRefused;
-                self.core.write(kind, text.as_bytes());
-                return Err(GpuError::new(CuResult::NotSupported, text));
-            }
+        let kernel = launch.kernel as usize;
+        let parties = (&*context, stream_id, &*module);
+        let Some(proven) = self.prepare(parties, kernel, (grid, block), &params)? else {
+            // As a launch that was queued and then cancelled; that its context is over is said.
+            return self.core.state().healthy_stream(stream_id.0).map(drop);
         };
-        module.keep_code(launch.kernel as usize, charges);
-        if let Some(began_ns) = compiling_since {
-            (self.core.recording).compiled(&info.name, stream_id.0, began_ns);
-        }
-        let local_bytes = module.executable.local_bytes(launch.kernel as usize);
+        let local_bytes = module.executable.local_bytes(kernel);
         let local_stride = self.core.local_stride(local_bytes, info, &context, block)?;
-        let mut workspace = 0;
-        if launch.cooperative {
-            let per_sm = occupancy(
-                &self.facts,
-                info.registers,
-                block.count() as u32,
-                shared_len,
-            );
-            let most = u64::from(per_sm) * u64::from(self.facts.multiprocessors);
-            if grid.count() > most {
-                return Err(GpuError::new(
-                    CuResult::CooperativeLaunchTooLarge,
-                    format!(
-                        "{} blocks of kernel {} cannot be resident at once; {most} can",
-                        grid.count(),
-                        readable(&info.name)
-                    ),
-                ));
-            }
-            workspace = self.core.memory.alloc(context.id, 256, Purpose::Internal)?;
-            // SAFETY: just allocated for this launch alone; its first word is its size.
-            unsafe { (workspace as *mut u32).write(8) };
-        }
+        let workspace = match launch.cooperative {
+            true => self.grid_workspace(&context, info, (grid, block), shared_len)?,
+            false => 0,
+        };
         let crowded = launch.cooperative && grid.count() > self.core.workers as u64;
         let mut state = self.core.state();
         let id = state.new_id();
@@ -137,7 +76,7 @@ impl SoftwareGpu {
             stream_id.0,
             priority,
             Arc::clone(&module),
-            launch.kernel as usize,
+            kernel,
             Shape {
                 grid,
                 block,
@@ -159,6 +98,73 @@ impl SoftwareGpu {
         state.healthy_stream(stream_id.0)?;
         self.core.submit(&mut state, stream_id.0, op);
         Ok(())
+    }
+
+    /// Compiles what a launch needs, and looks whether its accesses need no checks. `None`: it was cancelled meanwhile.
+    fn prepare(
+        &self,
+        (context, stream, module): (&Context, StreamId, &Module),
+        kernel: usize,
+        (grid, block): (Dim3, Dim3),
+        params: &Params,
+    ) -> Result<Option<bool>> {
+        // Compiling takes milliseconds, so no lock is held.
+        let charges = module.charge_compiling(kernel)?;
+        let compiling_since = charges.as_ref().map(|_| now_ns());
+        let arena = self.core.memory.arena();
+        let prepared = self.core.compile(context, stream.0, &|interrupt| {
+            let facts = LaunchFacts {
+                arena_base: arena.base(),
+                arena_len: arena.len(),
+                params: params.as_slice(),
+                grid,
+                block,
+                interrupt,
+            };
+            module.executable.prepare(kernel, &facts)
+        });
+        let name = || &module.executable.kernels()[kernel].name;
+        let proven = match prepared {
+            Ok(proven) => proven,
+            Err(PrepareError::Cancelled) => return Ok(None),
+            Err(PrepareError::Refused(reason)) => {
+                let text = format!("kernel {} cannot run: {reason}", readable(name()));
+                self.core.write(OutputKind::LaunchRefused, text.as_bytes());
+                return Err(GpuError::new(CuResult::NotSupported, text));
+            }
+        };
+        module.keep_code(kernel, charges);
+        if let Some(began_ns) = compiling_since {
+            self.core.recording.compiled(name(), stream.0, began_ns);
+        }
+        Ok(Some(proven))
+    }
+
+    /// Memory for the barrier of a cooperative launch, whose blocks must all be resident at once.
+    fn grid_workspace(
+        &self,
+        context: &Context,
+        info: &KernelInfo,
+        (grid, block): (Dim3, Dim3),
+        shared_len: u64,
+    ) -> Result<u64> {
+        let threads = block.count() as u32;
+        let per_sm = occupancy(&self.facts, info.registers, threads, shared_len);
+        let most = u64::from(per_sm) * u64::from(self.facts.multiprocessors);
+        if grid.count() > most {
+            return Err(GpuError::new(
+                CuResult::CooperativeLaunchTooLarge,
+                format!(
+                    "{} blocks of kernel {} cannot be resident at once; {most} can",
+                    grid.count(),
+                    readable(&info.name)
+                ),
+            ));
+        }
+        let workspace = self.core.memory.alloc(context.id, 256, Purpose::Internal)?;
+        // SAFETY: just allocated for this launch alone; its first word is its size.
+        unsafe { (workspace as *mut u32).write(8) };
+        Ok(workspace)
     }
 
     /// The stream's context and priority, and the module, if they belong together.
@@ -225,6 +231,28 @@ fn shape(launch: &Launch<'_>, info: &KernelInfo) -> Result<(Dim3, Dim3)> {
     let (grid, block) = (dim(launch.grid), dim(launch.block));
     check_shape(grid, block, info)?;
     Ok((grid, block))
+}
+
+/// Checks shared memory and parameters; bytes of shared memory of a block.
+fn check_sizes(launch: &Launch<'_>, info: &KernelInfo) -> Result<u64> {
+    let shared_len = u64::from(info.static_shared) + u64::from(launch.dynamic_shared);
+    if shared_len > SHARED {
+        return Err(invalid_value(format!(
+            "kernel {} asks for {shared_len} bytes of shared memory; a block has {SHARED}",
+            readable(&info.name)
+        )));
+    }
+    let ends = info.params.iter().map(|p| p.offset.saturating_add(p.size));
+    let needed = ends.max().unwrap_or(0);
+    if launch.params.len() < needed as usize || launch.params.len() > MAX_PARAMS {
+        return Err(invalid_value(format!(
+            "kernel {} takes {} bytes of parameters, given {}",
+            readable(&info.name),
+            needed,
+            launch.params.len()
+        )));
+    }
+    Ok(shared_len)
 }
 
 /// As [`shape`], for a shape that is known already.

@@ -34,6 +34,9 @@ const TRAINING_LAUNCHES: usize = 150;
 pub(crate) const TRAINING_WAITS: f64 = 2.0;
 /// Copies of 64 MiB in one direction.
 const COPIES: usize = 32;
+/// Bytes of the weights, and of each of their tensors.
+const WEIGHT_BYTES: usize = 256 * MIB;
+const TENSOR_BYTES: usize = 32 * MIB;
 /// Bytes of the large module.
 const LARGE_MODULE_BYTES: usize = 1 << 20;
 
@@ -53,6 +56,8 @@ pub enum ShimTask {
     LargeModule,
     /// Copies a while in one direction.
     Copies(CopyDirection),
+    /// Uploads weights.
+    Uploads,
 }
 
 /// A direction of copies.
@@ -73,6 +78,13 @@ pub(crate) struct CopyNumbers {
     pub(crate) seconds: f64,
     /// Processor seconds of this program since its start.
     pub(crate) cpu_seconds: f64,
+}
+
+/// What an upload of weights measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct UploadNumbers {
+    /// Seconds until the last byte was on the device.
+    pub(crate) seconds: f64,
 }
 
 /// What a training loop measured.
@@ -356,6 +368,28 @@ fn copies(direction: CopyDirection) -> Result<()> {
     Ok(())
 }
 
+/// Uploads weights as the start of a program does, tensor by tensor, and looks at some of them.
+fn uploads() -> Result<()> {
+    let program = Program::open()?;
+    let weights = noise(WEIGHT_BYTES);
+    let address = program.alloc(weights.len())?;
+    program.send(address, &[1; 64])?;
+    program.synchronize_by_reading(address, &mut 0)?;
+    let began = Instant::now();
+    for (index, tensor) in weights.chunks(TENSOR_BYTES).enumerate() {
+        program.send(address + (index * TENSOR_BYTES) as u64, tensor)?;
+    }
+    program.synchronize_by_reading(address, &mut 0)?;
+    let seconds = began.elapsed().as_secs_f64();
+    let mut back = vec![0; MIB];
+    for at in (0..WEIGHT_BYTES).step_by(TENSOR_BYTES / 2) {
+        program.receive(&mut back, address + at as u64)?;
+        ensure!(back == weights[at..at + MIB], "the weights have changed");
+    }
+    outln!("{}", serde_json::to_string(&UploadNumbers { seconds })?);
+    Ok(())
+}
+
 /// Copies both ways until killed; says its process number once it does.
 fn copy_for_ever() -> Result<()> {
     let program = Program::open()?;
@@ -449,6 +483,7 @@ pub(crate) fn run(task: ShimTask) -> Result<()> {
         ShimTask::Train => train(),
         ShimTask::LargeModule => large_module(),
         ShimTask::Copies(direction) => copies(direction),
+        ShimTask::Uploads => uploads(),
     }
 }
 

@@ -117,8 +117,16 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Dashboard(args) => done(manage::dashboard(args)),
         Command::Daemon(args) => done(manage::daemon(args)),
         Command::Serve(args) => done(remote::serve::serve(args)),
-        Command::ServeConnection { pair, resume } => {
-            done(remote::serve::connection(*pair, *resume))
+        Command::ServeConnection {
+            pair,
+            resume,
+            keep_uploads,
+        } => {
+            let terms = remote::serve::Terms {
+                resume_seconds: *resume,
+                upload_bytes: *keep_uploads,
+            };
+            done(remote::serve::connection(*pair, terms))
         }
         Command::Remote(command) => done(remote::manage(command)),
         Command::Ptx(args) => done(ptx::show(args)),
@@ -140,8 +148,10 @@ fn dispatch(command: &Command) -> Result<i32> {
             large_module,
             without_pinned,
             copies,
+            uploads,
         } => done(mica_bench::run_shim_load(
             match (copy_for_ever, train, large_module, copies) {
+                _ if *uploads => ShimTask::Uploads,
                 (.., Some(direction)) => ShimTask::Copies(*direction),
                 (true, ..) => ShimTask::CopyForEver,
                 (_, true, ..) => ShimTask::Train,

@@ -378,5 +378,6 @@ fn measure(registry: &mut Registry, seconds: f64) {
     }
     for (index, gpu) in registry.gpus.iter_mut().enumerate() {
         gpu.charged_percent = load.get(&index).copied().unwrap_or(0.0).min(100.0);
+        (gpu.processors).second_is_over(gpu.facts.kind, gpu.thread.lease_use_ns());
     }
 }

@@ -23,6 +23,7 @@ use crate::gpu_thread::{Change, GpuThread};
 use crate::history::History;
 use crate::host::HostServer;
 use crate::journal::Journal;
+use crate::processors::Processors;
 use crate::registry::{Gpu, Registry, Vgpu};
 use crate::store::{self, Outlives, Stored};
 
@@ -254,6 +255,7 @@ pub(crate) fn start_gpus(
                 drained: None,
                 hung: None,
                 charged_percent: 0.0,
+                processors: Processors::default(),
                 outsiders: Vec::new(),
             })
         })

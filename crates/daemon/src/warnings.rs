@@ -123,8 +123,13 @@ fn begun(figure: Figure, identity: &Identity, point: &Point, seconds: u64) -> Wa
             point.waiting_percent
         ),
         Figure::IdleShare => format!(
-            "{name} has programs and uses {:.0} % of the GPU, {:.0} % is its share, for {seconds} s",
-            point.share_got_percent, point.share_asked_percent
+            "{name} has programs and uses {:.0} % of the GPU, {:.0} % is its share{}, for {seconds} s",
+            point.share_got_percent,
+            point.share_asked_percent,
+            match point.share_unreserved_percent > 0.0 {
+                true => " (not reserved)",
+                false => "",
+            }
         ),
         Figure::GpuBusy => {
             format!(

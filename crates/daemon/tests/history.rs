@@ -54,6 +54,8 @@ fn history_outlives_its_daemon_and_its_virtual_gpu() {
     let _daemon = start(dir.path());
     let line = of(&control, "a").unwrap();
     assert!(full(&line), "{line:?}");
+    let unreserved = |p: &Point| p.share_unreserved_percent > 0.0;
+    assert!(line.points.iter().all(unreserved), "{line:?}");
     assert_eq!(
         (line.gpu_uuid.as_str(), line.owner_uid),
         ("GPU-1", Some(mica_control::uid()))

@@ -86,6 +86,7 @@ fn the_link_of_a_virtual_gpu_is_what_its_own_server_told_last() {
         round_trip_us,
         bytes_per_second: 96 << 20,
         resumed_total: 1,
+        saved_bytes_total: 1 << 28,
     };
     let report = |token: &str, round_trip_us| LinkReport {
         token: token.into(),

@@ -63,7 +63,7 @@ pub struct MemorySums {
     /// Bytes that cannot leave the device.
     pub pinned_bytes: u64,
     /// Host memory that stands ready for memory that leaves.
-    pub arena_bytes: u64,
+    pub store_bytes: u64,
     /// Bytes that pools hold.
     pub pool_held_bytes: u64,
     /// Bytes of them that were asked for.
@@ -339,7 +339,7 @@ pub struct ClusterQuestion<'a> {
 }
 
 /// How a tensor map is made: the arguments of `cuTensorMapEncode*`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorMapRequest {
     /// Which of the calls.
     pub kind: TensorMapKind,
@@ -366,7 +366,7 @@ pub struct TensorMapRequest {
 }
 
 /// What differs between the kinds of tensor maps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TensorMapKind {
     /// `cuTensorMapEncodeTiled`: the box that one copy moves.
     Tiled([u32; 5]),

@@ -129,10 +129,10 @@ struct Host {
 }
 
 impl Host {
-    /// Opens a session in the first device that the host has a region for and no session.
-    fn open_in_region(&self, pid: u32) -> Option<SessionServer> {
+    /// Opens a session in the first device that the host has an ivshmem file for and no session.
+    fn open_in_ivshmem(&self, pid: u32) -> Option<SessionServer> {
         for device in self.devices.take() {
-            let hello = Hello::new(Purpose::InRegion(device.id), pid);
+            let hello = Hello::new(Purpose::InIvshmem(device.id), pid);
             let answer = self.address.ask(hello);
             let Some((stream, facts)) = answer.ok().and_then(|(stream, text)| {
                 let (bytes, has_windows) = text.split_once(' ')?;
@@ -141,8 +141,8 @@ impl Host {
                 continue;
             };
             return Some(Box::new(move |program, life| {
-                let region = device.file.as_fd();
-                bells::serve_program(program, life.as_ref(), region, facts, &stream)
+                let ivshmem = device.file.as_fd();
+                bells::serve_program(program, life.as_ref(), ivshmem, facts, &stream)
             }));
         }
         None
@@ -160,7 +160,7 @@ impl Rooms for Host {
     }
 
     fn open_direct(&self, pid: u32) -> Option<SessionServer> {
-        self.open_in_region(pid)
+        self.open_in_ivshmem(pid)
     }
 
     fn describe(&self) -> Option<String> {

@@ -1,6 +1,6 @@
-//! A session in a region: the two ends of the stream beside it, over which each side wakes the other.
+//! A session in an ivshmem file: the two ends of the stream beside it, over which each side wakes the other.
 //!
-//! Both send single bytes: [`RING_BYTE`] says that there is something new in the region, [`LIFE_BYTE`] that the sender
+//! Both send single bytes: [`RING_BYTE`] says that there is something new in the ivshmem file, [`LIFE_BYTE`] that the sender
 //! lives; the machine's last one is [`END_BYTE`] if its program has ended. There is nothing else to parse, and the order of
 //! bytes from two senders does not matter.
 
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Instant;
 
 use mica_tunnel::{PING_EVERY, SILENCE, TunnelError};
-use mica_wire::session::client::RegionPort;
+use mica_wire::session::client::IvshmemPort;
 use mica_wire::session::server::Greeting;
 use mica_wire::session::{BellWord, END_BYTE, LIFE_BYTE, RING_BYTE, SessionArea};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -117,7 +117,7 @@ fn say(stream: BorrowedFd<'_>, byte: u8) {
     let _ = send(stream, &[byte], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
-/// The agent's end: serves a program on a socket to its end. Its session lies in `region`, of so many bytes, with windows or
+/// The agent's end: serves a program on a socket to its end. Its session lies in `ivshmem`, of so many bytes, with windows or
 /// without.
 ///
 /// # Errors
@@ -125,7 +125,7 @@ fn say(stream: BorrowedFd<'_>, byte: u8) {
 pub fn serve_program(
     program: OwnedFd,
     life: Option<&OwnedFd>,
-    region: BorrowedFd<'_>,
+    ivshmem: BorrowedFd<'_>,
     (bytes, has_windows): (u64, bool),
     stream: &OwnedFd,
 ) -> Result<(), TunnelError> {
@@ -134,7 +134,7 @@ pub fn serve_program(
         source,
     };
     let bell = BellWord::create().map_err(failed)?;
-    let fds = [region, bell.fd(), stream.as_fd()];
+    let fds = [ivshmem, bell.fd(), stream.as_fd()];
     let socket = Greeting::receive(program)?.pass_on(bytes, has_windows, fds)?;
     let mut own = Stream::new(stream);
     let mut ends = vec![(socket.as_fd(), PollFlags::RDHUP)];
@@ -149,32 +149,32 @@ pub fn serve_program(
     };
     match &ended {
         Ok(()) => say(stream.as_fd(), END_BYTE),
-        Err(error) => mark_ended(region, error),
+        Err(error) => mark_ended(ivshmem, error),
     }
     // A child of the program may have the same socket open.
     let _ = shutdown(stream, Shutdown::Both);
     let _ = shutdown(&socket, Shutdown::Both);
     bell.wake();
     if let (Err(_), Some(life)) = (&ended, life) {
-        // Until the program ends it may write to the region, which must not be another program's meanwhile.
+        // Until the program ends it may write to the ivshmem file, which must not be another program's meanwhile.
         while poll(&mut [PollFd::new(life, PollFlags::IN)], None) == Err(Errno::INTR) {}
     }
     ended
 }
 
 /// Has every later call of the program fail, also those that need no answer: where the host was killed nobody else says it.
-fn mark_ended(region: BorrowedFd<'_>, why: &TunnelError) {
-    let area = (region.try_clone_to_owned().ok()).and_then(|fd| SessionArea::beside_wall(fd).ok());
+fn mark_ended(ivshmem: BorrowedFd<'_>, why: &TunnelError) {
+    let area = (ivshmem.try_clone_to_owned().ok()).and_then(|fd| SessionArea::beside_wall(fd).ok());
     if let Some(area) = area {
         area.mark_ended(&why.to_string());
     }
 }
 
-/// The host's end: serves a session whose region the worker has, to its end; what is known of the program then.
+/// The host's end: serves a session whose ivshmem file the worker has, to its end; what is known of the program then.
 ///
 /// # Errors
 /// Why it ended, unless the program or the worker did.
-pub fn serve_worker(port: &RegionPort, stream: &OwnedFd) -> Result<ProgramLife, TunnelError> {
+pub fn serve_worker(port: &IvshmemPort, stream: &OwnedFd) -> Result<ProgramLife, TunnelError> {
     let over = AtomicBool::new(false);
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mica_wire::session::{REGION_HEADER_BYTES, Region, RegionId, region_id};
+use mica_wire::session::{IVSHMEM_HEADER_BYTES, IvshmemId, MappedBytes, ivshmem_id};
 
 /// Where the system lists PCI devices.
 pub(crate) const PCI_DEVICES: &str = "/sys/bus/pci/devices";
@@ -27,7 +27,7 @@ pub(crate) struct Device {
     devices: Arc<Devices>,
     index: usize,
     pub(crate) file: File,
-    pub(crate) id: RegionId,
+    pub(crate) id: IvshmemId,
 }
 
 /// The memory of all shared-memory devices of this machine, in the order of their places on the bus.
@@ -61,7 +61,7 @@ impl Devices {
         })
     }
 
-    /// Devices with a region that no session of this agent has, one after the other.
+    /// Devices with an ivshmem file that no session of this agent has, one after the other.
     pub(crate) fn take(self: &Arc<Self>) -> impl Iterator<Item = Device> {
         let devices = Arc::clone(self);
         (0..self.files.len()).filter_map(move |index| devices.take_one(index))
@@ -69,7 +69,7 @@ impl Devices {
 
     fn take_one(self: &Arc<Self>, index: usize) -> Option<Device> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        // A program of an agent that was killed may still write to its region.
+        // A program of an agent that was killed may still write to its ivshmem file.
         if used[index] || self.are_devices && is_mapped(&self.files[index]) {
             return None;
         }
@@ -80,10 +80,10 @@ impl Devices {
             .open(&self.files[index])
             .ok()?;
         // The memory of a device can be mapped, not read.
-        let page = Region::map(&file, 0, 4096, 0).ok()?;
-        let mut header = [0; REGION_HEADER_BYTES];
+        let page = MappedBytes::map(&file, 0, 4096, 0).ok()?;
+        let mut header = [0; IVSHMEM_HEADER_BYTES];
         page.read(0, &mut header);
-        let id = region_id(&header)?;
+        let id = ivshmem_id(&header)?;
         used[index] = true;
         let devices = Arc::clone(self);
         Some(Device {
@@ -125,9 +125,9 @@ mod tests {
         std::fs::write(&path, [0; 4096]).unwrap();
         assert!(!is_mapped(&path));
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        let region = Region::map(&file, 0, 4096, 0).unwrap();
+        let mapped = MappedBytes::map(&file, 0, 4096, 0).unwrap();
         assert!(is_mapped(&path));
-        drop(region);
+        drop(mapped);
         assert!(!is_mapped(&path));
         std::fs::remove_file(&path).unwrap();
     }

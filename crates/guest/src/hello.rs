@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use mica_tunnel::SESSION_VERSION;
-use mica_wire::session::RegionId;
+use mica_wire::session::IvshmemId;
 
 use crate::GuestError;
 
@@ -14,8 +14,8 @@ const HELLO_BYTES: usize = 24;
 /// Most bytes of an answer.
 pub const MOST_ANSWER_BYTES: usize = 1 << 20;
 
-/// The purpose [`Purpose::InRegion`] as it travels.
-const IN_REGION: u32 = 3;
+/// The purpose [`Purpose::InIvshmem`] as it travels.
+const IN_IVSHMEM: u32 = 3;
 
 const ACCEPTED: u8 = 0;
 const REFUSED: u8 = 1;
@@ -25,8 +25,8 @@ const REFUSED: u8 = 1;
 pub enum Purpose {
     /// The session of one program; frames follow the answer.
     Session,
-    /// The session of one program in this region; bytes that wake follow the answer.
-    InRegion(RegionId),
+    /// The session of one program in this ivshmem file; bytes that wake follow the answer.
+    InIvshmem(IvshmemId),
     /// The answer describes the virtual GPU.
     Describe,
 }
@@ -52,11 +52,11 @@ impl Hello {
         }
     }
 
-    /// The bytes that travel: magic, version, purpose, process, four that are zero, and the region's name where there is
+    /// The bytes that travel: magic, version, purpose, process, four that are zero, and the ivshmem file's name where there is
     /// one.
     pub fn to_bytes(self) -> Vec<u8> {
         let mut bytes = self.head().to_vec();
-        if let Purpose::InRegion(id) = self.purpose {
+        if let Purpose::InIvshmem(id) = self.purpose {
             bytes.extend(id);
         }
         bytes
@@ -69,7 +69,7 @@ impl Hello {
         let purpose: u32 = match self.purpose {
             Purpose::Session => 1,
             Purpose::Describe => 2,
-            Purpose::InRegion(_) => IN_REGION,
+            Purpose::InIvshmem(_) => IN_IVSHMEM,
         };
         bytes[12..16].copy_from_slice(&purpose.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.pid.to_le_bytes());
@@ -85,7 +85,7 @@ impl Hello {
         let mut bytes = [0; HELLO_BYTES];
         stream.read_exact(&mut bytes).map_err(missing())?;
         let mut hello = Self::from_bytes(&bytes)?;
-        if let Purpose::InRegion(id) = &mut hello.purpose {
+        if let Purpose::InIvshmem(id) = &mut hello.purpose {
             stream.read_exact(id).map_err(missing())?;
         }
         Ok(hello)
@@ -98,7 +98,9 @@ impl Hello {
             u32::from_le_bytes(four)
         };
         if bytes[..8] != MAGIC {
-            return Err(GuestError::Protocol("this is no hello of a guest".into()));
+            return Err(GuestError::Protocol(
+                "this is not a hello of a guest".into(),
+            ));
         }
         let version = word(8);
         if version != SESSION_VERSION {
@@ -109,7 +111,7 @@ impl Hello {
         let purpose = match word(12) {
             1 => Purpose::Session,
             2 => Purpose::Describe,
-            IN_REGION => Purpose::InRegion(RegionId::default()),
+            IN_IVSHMEM => Purpose::InIvshmem(IvshmemId::default()),
             other => {
                 let text = format!("a guest asks for {other}, which nothing is");
                 return Err(GuestError::Protocol(text));
@@ -166,8 +168,8 @@ mod tests {
 
     #[test]
     fn a_hello_survives_and_a_damaged_one_is_refused() {
-        let region = Purpose::InRegion(*b"0123456789abcdef");
-        for purpose in [Purpose::Session, Purpose::Describe, region] {
+        let ivshmem = Purpose::InIvshmem(*b"0123456789abcdef");
+        for purpose in [Purpose::Session, Purpose::Describe, ivshmem] {
             let hello = Hello::new(purpose, 4711);
             let bytes = hello.to_bytes();
             assert_eq!(Hello::receive(&bytes[..]).unwrap(), hello);

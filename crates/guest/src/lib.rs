@@ -21,13 +21,13 @@ mod agent;
 pub mod bells;
 mod device;
 mod hello;
-mod region;
+mod ivshmem;
 mod relay;
 mod vsock;
 
 pub use agent::{Agent, HostAddress, SharedMemory};
 pub use hello::{Hello, MOST_ANSWER_BYTES, Purpose};
-pub use region::{clear_unused_regions, prepare_region};
+pub use ivshmem::{clear_unused_ivshmem, prepare_ivshmem};
 pub use relay::{Facts, serve};
 pub use vsock::{VsockAddress, VsockListener};
 

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mica_limits::{Environment, open_session};
-use mica_tunnel::far::{self, FarLimits};
+use mica_tunnel::far::{self, Caches, FarLimits};
 use mica_tunnel::{RecordPort, SILENCE, SocketCarrier};
 use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
-use mica_wire::session::client::RegionPort;
+use mica_wire::session::client::IvshmemPort;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::GuestError;
 use crate::bells::{self, ProgramLife};
 use crate::hello::{Hello, MOST_ANSWER_BYTES, Purpose, answer};
-use crate::region::{self, Region};
+use crate::ivshmem::{self, IvshmemFile};
 
 /// How long a guest may take for its hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ pub struct Facts {
     pub vgpu: Value,
 }
 
-/// Serves one stream of a guest to its end. `environment` leads to the guest's virtual GPU, `regions` are the files of its
+/// Serves one stream of a guest to its end. `environment` leads to the guest's virtual GPU, `ivshmem` are the files of its
 /// shared-memory devices.
 ///
 /// # Errors
@@ -51,7 +51,7 @@ pub struct Facts {
 pub fn serve(
     stream: OwnedFd,
     environment: &Environment,
-    regions: &[PathBuf],
+    ivshmem: &[PathBuf],
 ) -> Result<(), GuestError> {
     let limit = |time| {
         set_socket_timeout(&stream, Timeout::Recv, Some(time))
@@ -77,22 +77,22 @@ pub fn serve(
             }
             Err(why) => refuse(&why),
         },
-        Purpose::InRegion(id) => {
-            let opened = region::take(regions, id)
+        Purpose::InIvshmem(id) => {
+            let opened = ivshmem::take(ivshmem, id)
                 .map_err(str::to_owned)
-                .and_then(|region| open_in_region(environment, region));
-            let (port, region) = match opened {
+                .and_then(|ivshmem| open_in_ivshmem(environment, ivshmem));
+            let (port, ivshmem) = match opened {
                 Ok(opened) => opened,
                 Err(why) => return refuse(&why),
             };
-            let text = format!("{} {}", region.bytes, u8::from(port.has_windows()));
+            let text = format!("{} {}", ivshmem.bytes, u8::from(port.has_windows()));
             answer(&copy, Ok(&text)).map_err(gone())?;
             drop(copy);
             let served = bells::serve_worker(&port, &stream);
             let has_windows = port.has_windows();
             drop(port);
             let life = *served.as_ref().unwrap_or(&ProgramLife::Unknown);
-            region.give_back(has_windows, life);
+            ivshmem.give_back(has_windows, life);
             served.map(drop).map_err(GuestError::from)
         }
         Purpose::Session => {
@@ -109,23 +109,23 @@ pub fn serve(
                 ..FarLimits::default()
             };
             let carrier = Arc::new(SocketCarrier::new(stream));
-            Ok(far::serve(worker, carrier, None, &limits)?)
+            Ok(far::serve(worker, carrier, Caches::default(), &limits)?)
         }
     }
 }
 
-/// Opens a session in a region.
-fn open_in_region(
+/// Opens a session in an ivshmem file.
+fn open_in_ivshmem(
     environment: &Environment,
-    region: Region,
-) -> Result<(RegionPort, Region), String> {
+    ivshmem: IvshmemFile,
+) -> Result<(IvshmemPort, IvshmemFile), String> {
     let connect = |socket| {
-        let file = region.file.try_clone();
+        let file = ivshmem.file.try_clone();
         let file = file.map_err(|error| SessionError::Ended(error.to_string()))?;
-        RegionPort::connect(socket, file.into())
+        IvshmemPort::connect(socket, file.into())
     };
     let (_, port) = open_worker(environment, connect)?;
-    Ok((port, region))
+    Ok((port, ivshmem))
 }
 
 /// Opens a session with a worker: the memory limit, and the session. A worker may end just when it is asked; then another is.

@@ -1,5 +1,5 @@
-//! A machine that stands still: the host ends its session meanwhile and empties the region. When the machine goes on, the program's
-//! first call fails, whatever it is, and nothing that is read of the emptied region is taken for an answer.
+//! A machine that stands still: the host ends its session meanwhile and empties the ivshmem file. When the machine goes on, the program's
+//! first call fails, whatever it is, and nothing that is read of the emptied ivshmem file is taken for an answer.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -8,29 +8,29 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use mica_gpu::Gpu;
-use mica_guest::{bells, clear_unused_regions, prepare_region};
+use mica_guest::{bells, clear_unused_ivshmem, prepare_ivshmem};
 use mica_limits::{LocalQuota, Quota};
 use mica_vgpu::test_gpu::TestGpu;
 use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::host::socket::HostSocket;
-use mica_wire::session::client::{RegionPort, RingTransport, SessionClient};
+use mica_wire::session::client::{IvshmemPort, RingTransport, SessionClient};
 use mica_wire::session::server::Greeting;
 use mica_wire::session::transport::{ClientTransport, ServerTransport};
 use mica_wire::session::*;
 use mica_worker::{DeviceSource, OutputBuffer, SoftwareDevices, serve_session};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-const REGION_BYTES: u64 = 64 << 20;
+const IVSHMEM_BYTES: u64 = 64 << 20;
 const MODULE: &[u8] = b"fill 8 4 4\n";
 const UNAVAILABLE: u32 = 46;
 
-/// The file of a region, removed when dropped.
-struct RegionFile(PathBuf);
+/// An ivshmem file, removed when dropped.
+struct IvshmemFile(PathBuf);
 
-impl RegionFile {
+impl IvshmemFile {
     fn new(name: &str) -> Self {
         let path = PathBuf::from(format!("/dev/shm/mica-test-{}-{name}", std::process::id()));
-        prepare_region(&path, REGION_BYTES, None).unwrap();
+        prepare_ivshmem(&path, IVSHMEM_BYTES, None).unwrap();
         Self(path)
     }
 
@@ -40,13 +40,13 @@ impl RegionFile {
         file.unwrap().into()
     }
 
-    /// What the relay does when the worker has let go of the region.
+    /// What the relay does when the worker has let go of the ivshmem file.
     fn empty(&self) {
-        assert_eq!(clear_unused_regions(std::slice::from_ref(&self.0)), 1);
+        assert_eq!(clear_unused_ivshmem(std::slice::from_ref(&self.0)), 1);
     }
 }
 
-impl Drop for RegionFile {
+impl Drop for IvshmemFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -65,11 +65,11 @@ struct StillAgent {
 }
 
 impl StillAgent {
-    fn greet(program: OwnedFd, region: OwnedFd, has_windows: bool, stream: UnixStream) -> Self {
+    fn greet(program: OwnedFd, ivshmem: OwnedFd, has_windows: bool, stream: UnixStream) -> Self {
         let bell = BellWord::create().unwrap();
-        let fds = [region.as_fd(), bell.fd(), stream.as_fd()];
+        let fds = [ivshmem.as_fd(), bell.fd(), stream.as_fd()];
         let greeting = Greeting::receive(program).unwrap();
-        let program = greeting.pass_on(REGION_BYTES, has_windows, fds).unwrap();
+        let program = greeting.pass_on(IVSHMEM_BYTES, has_windows, fds).unwrap();
         Self {
             _program: program,
             _bell: bell,
@@ -80,40 +80,40 @@ impl StillAgent {
 
 struct Paused {
     client: SessionClient,
-    region: RegionFile,
+    ivshmem: IvshmemFile,
     quota: Arc<LocalQuota>,
     agent: StillAgent,
     host: Vec<JoinHandle<()>>,
 }
 
 fn start(name: &str, gpu: Arc<dyn Gpu>) -> Paused {
-    let region = RegionFile::new(name);
+    let ivshmem = IvshmemFile::new(name);
     let quota = Arc::new(LocalQuota::new(256 << 20));
     let spec = VgpuSpec::new("test", 256 << 20);
     let vgpu = Vgpu::new(Arc::clone(&gpu), quota.clone(), spec);
     let ((program, agent_end), (worker, relay_end)) = (pair(), pair());
     let (near, far) = UnixStream::pair().unwrap();
     let (tell, told) = std::sync::mpsc::channel();
-    let there = region.open();
+    let there = ivshmem.open();
     let host = vec![
         std::thread::spawn(move || {
             let output = Arc::new(OutputBuffer::default());
             serve_session(&vgpu, gpu, output, worker, None).unwrap();
         }),
         std::thread::spawn(move || {
-            let port = RegionPort::connect(relay_end, there).unwrap();
+            let port = IvshmemPort::connect(relay_end, there).unwrap();
             tell.send(port.has_windows()).unwrap();
             let why = bells::serve_worker(&port, &far.into()).unwrap_err();
             assert!(why.to_string().contains("lost"), "{why}");
         }),
     ];
-    let here = region.open();
+    let here = ivshmem.open();
     let agent =
         std::thread::spawn(move || StillAgent::greet(agent_end, here, told.recv().unwrap(), near));
     Paused {
         client: SessionClient::connect(program, "test").unwrap(),
         agent: agent.join().unwrap(),
-        region,
+        ivshmem,
         quota,
         host,
     }
@@ -126,7 +126,7 @@ impl Paused {
             thread.join().unwrap();
         }
         assert_eq!(self.quota.view().used_bytes, 0);
-        self.region.empty();
+        self.ivshmem.empty();
     }
 }
 
@@ -173,8 +173,8 @@ fn the_first_posted_call_after_a_pause_fails() {
     assert_eq!(error.cuda_code(), UNAVAILABLE, "{error}");
     let error = client.call(&MemoryInfo {}).unwrap_err();
     assert_eq!(error.cuda_code(), UNAVAILABLE, "{error}");
-    // Also after the region was emptied once more, as after each stream of the machine.
-    machine.region.empty();
+    // Also after the ivshmem file was emptied once more, as after each stream of the machine.
+    machine.ivshmem.empty();
     let error = client.launch(&fill(module, stream), &params).unwrap_err();
     assert_eq!(error.cuda_code(), UNAVAILABLE, "{error}");
     drop(machine.agent);
@@ -216,14 +216,14 @@ fn emptied_windows_are_not_read_after_a_pause() {
 /// code 0.
 #[test]
 fn an_emptied_reply_slot_holds_no_answer() {
-    let region = RegionFile::new("slot");
+    let ivshmem = IvshmemFile::new("slot");
     let ((program, agent_end), (worker, relay_end)) = (pair(), pair());
     let (near, _far) = UnixStream::pair().unwrap();
-    let (there, here) = (region.open(), region.open());
-    let relay = std::thread::spawn(move || RegionPort::connect(relay_end, there).unwrap());
+    let (there, here) = (ivshmem.open(), ivshmem.open());
+    let relay = std::thread::spawn(move || IvshmemPort::connect(relay_end, there).unwrap());
     let greeting = Greeting::receive(worker).unwrap();
-    let layout = RegionLayout::new(REGION_BYTES, false);
-    let port = greeting.welcome_in_region(layout).unwrap();
+    let layout = IvshmemLayout::new(IVSHMEM_BYTES, false);
+    let port = greeting.welcome_in_ivshmem(layout).unwrap();
     let relay = relay.join().unwrap();
     let agent = std::thread::spawn(move || StillAgent::greet(agent_end, here, false, near));
     let transport = RingTransport::connect(program).unwrap();
@@ -245,7 +245,7 @@ fn an_emptied_reply_slot_holds_no_answer() {
         let second = scope.spawn(call);
         next();
         relay.mark_ended("the host has ended it");
-        region.empty();
+        ivshmem.empty();
         let error = second.join().unwrap().unwrap_err();
         assert_eq!(error.cuda_code(), UNAVAILABLE, "{error}");
     });
@@ -255,11 +255,11 @@ fn an_emptied_reply_slot_holds_no_answer() {
 /// A stream that is cut while the host cannot say anything, as where its processes were killed: the agent says it.
 #[test]
 fn the_agent_says_that_the_host_is_gone() {
-    let region = RegionFile::new("agent");
+    let ivshmem = IvshmemFile::new("agent");
     let ((program, agent_end), (near, far)) = (pair(), UnixStream::pair().unwrap());
-    let here = region.open();
+    let here = ivshmem.open();
     let agent = std::thread::spawn(move || {
-        let facts = (REGION_BYTES, false);
+        let facts = (IVSHMEM_BYTES, false);
         bells::serve_program(agent_end, None, here.as_fd(), facts, &near.into())
     });
     let transport = RingTransport::connect(program).unwrap();

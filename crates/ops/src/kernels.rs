@@ -40,9 +40,17 @@ files!(
     "attention.f32",
     "attention_mma.f16",
     "attention_mma.bf16",
+    "attention_paged.f16",
+    "attention_paged.bf16",
+    "attention_wgmma.f16",
+    "attention_wgmma.bf16",
+    "attention_back_wgmma.f16",
+    "attention_back_wgmma.bf16",
     "conv.f32",
     "conv.f16",
     "conv.bf16",
+    "conv_wgmma.f16",
+    "conv_wgmma.bf16",
 );
 
 fn text(file: &str) -> Option<&'static str> {
@@ -169,6 +177,22 @@ const PROBE: &str = "
 mod tests {
     use super::*;
     use sha2::{Digest, Sha256};
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    /// A source and all files that it includes, in the order of their names.
+    fn sources(folder: &Path, source: &str) -> BTreeSet<String> {
+        let mut files = BTreeSet::new();
+        let mut open = vec![source.to_owned()];
+        while let Some(file) = open.pop() {
+            let text = std::fs::read_to_string(folder.join(&file)).unwrap();
+            let names = (text.lines()).filter_map(|line| line.strip_prefix("#include \""));
+            let names = names.map(|name| name.trim_end_matches('"').to_owned());
+            open.extend(names.filter(|name| !files.contains(name)));
+            files.insert(file);
+        }
+        files
+    }
 
     /// As `xtask/src/kernels.rs` makes the first line.
     #[test]
@@ -185,16 +209,9 @@ mod tests {
             let words: Vec<&str> = line.split_whitespace().collect();
             let mut hash = Sha256::new();
             hash.update(line.as_bytes());
-            for header in [
-                "ops.cuh",
-                "mma.cuh",
-                "attention.cuh",
-                "rows.cuh",
-                "wgmma.cuh",
-            ] {
-                hash.update(std::fs::read(folder.join(header)).unwrap());
+            for file in sources(&folder, words[1]) {
+                hash.update(std::fs::read(folder.join(file)).unwrap());
             }
-            hash.update(std::fs::read(folder.join(words[1])).unwrap());
             let digest: String = (hash.finalize().iter())
                 .map(|byte| format!("{byte:02x}"))
                 .collect();

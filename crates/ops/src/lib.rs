@@ -36,6 +36,7 @@ mod pack;
 mod rows;
 mod storage;
 mod tensor;
+mod tensor_maps;
 mod train;
 mod tune;
 
@@ -44,7 +45,7 @@ use std::sync::Arc;
 
 use mica::{Stream, Vgpu};
 
-pub use attention::{Attended, Attention, AttentionGradients, AttentionMemory, Starts};
+pub use attention::{Attended, Attention, AttentionGradients, AttentionMemory, Pages, Starts};
 pub use conv::Conv;
 pub use dtype::{DType, bf16_from_f32, f16_from_f32, f32_from_f16};
 pub use error::{Error, Result};
@@ -56,6 +57,7 @@ pub use train::{AdamW, LossScale, Parameter};
 
 use kernels::Kernels;
 use storage::Pool;
+use tensor_maps::TensorMaps;
 use tune::Tuner;
 
 /// Operations of one virtual GPU, in the order of one stream. Clones are the same.
@@ -66,7 +68,7 @@ pub struct Ops {
     kernels: Arc<Kernels>,
     pool: Arc<Pool>,
     tuner: Arc<Tuner>,
-    tensor_maps: Arc<gemm::TensorMaps>,
+    tensor_maps: Arc<TensorMaps>,
     library: Arc<gemm::Library>,
     is_software: bool,
     /// Whether the virtual GPU allows them.

@@ -266,20 +266,10 @@ mod tests {
         patched: bool,
     ) -> Source<'m> {
         Source {
-            module,
-            layout,
-            plan,
-            memcheck: false,
-            monitor: false,
-            monitor_own: true,
-            coverage: false,
-            recheck: false,
-            quick: false,
-            checks: true,
             has_fma,
-            proven: false,
             broadcasts: patched,
             wide: patched,
+            ..Source::plain(module, layout, plan)
         }
     }
 

@@ -153,20 +153,8 @@ fn entries(out: &mut String, plan: &Plan) {
 /// Cranelift's IR, the same for every machine.
 fn code(out: &mut String, module: &Module, layout: &ModuleLayout, plan: &Plan) {
     let src = Source {
-        module,
-        layout,
-        plan,
-        memcheck: false,
-        monitor: false,
-        monitor_own: true,
-        coverage: false,
-        recheck: false,
-        quick: false,
-        checks: true,
         has_fma: true,
-        proven: false,
-        broadcasts: false,
-        wide: false,
+        ..Source::plain(module, layout, plan)
     };
     let mut func =
         ClFunction::with_name_signature(UserFuncName::default(), signature(CallConv::SystemV));

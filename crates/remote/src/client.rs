@@ -219,6 +219,7 @@ impl RemoteVgpu {
             round_trip_us: self.stats.round_trip_us.load(Relaxed),
             bytes_per_second: self.stats.send_rate.load(Relaxed),
             resumed: self.stats.resumed.load(Relaxed),
+            saved_bytes: self.stats.saved_bytes.load(Relaxed),
         };
         match self.ask(&ping) {
             Ok(_) => {

@@ -6,6 +6,7 @@
 //!   clients/NAME.json            who may come, and what each may have; removing the file revokes the client
 //!   invites/HASH.json            one-time secrets that were given out, by their hash
 //!   cache/FINGERPRINT/           modules of one client
+//!   uploads/FINGERPRINT/         pieces of what one client's programs upload
 //! ```
 
 use std::io::{Read, Write};
@@ -149,8 +150,13 @@ impl Folder {
     }
 
     /// The folder with modules of a client.
-    pub fn cache(&self, client: &Fingerprint) -> PathBuf {
+    pub fn modules(&self, client: &Fingerprint) -> PathBuf {
         self.sub("cache").join(hex(&client[..16]))
+    }
+
+    /// The folder with pieces of a client's uploads.
+    pub fn uploads(&self, client: &Fingerprint) -> PathBuf {
+        self.sub("uploads").join(hex(&client[..16]))
     }
 
     fn file(&self, kind: &str, name: &str) -> Result<PathBuf, RemoteError> {
@@ -234,12 +240,21 @@ impl Folder {
         self.write(&self.file("clients", name)?, client)
     }
 
-    /// Revokes a client; whether there was one.
+    /// Revokes a client, and removes what was kept for it; whether there was one.
     ///
     /// # Errors
     /// The name is none.
     pub fn remove_client(&self, name: &str) -> Result<bool, RemoteError> {
-        Ok(std::fs::remove_file(self.file("clients", name)?).is_ok())
+        let path = self.file("clients", name)?;
+        let client = self.read::<KnownClient>(&path);
+        let is_removed = std::fs::remove_file(&path).is_ok();
+        if let Some(certificate) = client.ok().and_then(|client| unhex(&client.certificate)) {
+            let client = fingerprint(&certificate);
+            for kept in [self.modules(&client), self.uploads(&client)] {
+                let _ = std::fs::remove_dir_all(kept);
+            }
+        }
+        Ok(is_removed)
     }
 
     /// The client with a certificate, if it was not revoked.

@@ -12,7 +12,7 @@ use crate::handover::SessionId;
 /// Bytes of a hello.
 pub const HELLO_BYTES: usize = 32;
 /// The version of the protocol behind TLS, the session protocol's in its upper half: both must agree.
-pub const VERSION: u16 = 2 << 8 | mica_session_version();
+pub const VERSION: u16 = 3 << 8 | mica_session_version();
 
 const MAGIC: &[u8; 8] = b"mica-net";
 const NO_SESSION: SessionId = [0; 16];

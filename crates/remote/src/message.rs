@@ -58,6 +58,8 @@ pub enum Request {
         bytes_per_second: u64,
         /// Broken connections that were replaced.
         resumed: u64,
+        /// Bytes of uploads that were not sent again.
+        saved_bytes: u64,
     },
     /// Who are you: for `mica remote ls`.
     Status,

@@ -48,6 +48,7 @@ impl World {
                 log: &|line| said.lock().unwrap().push(line.into()),
                 arrivals: Some(&arrivals),
                 resume_within: Duration::from_secs(5),
+                upload_bytes: 0,
             };
             if let Err(error) = server.serve(stream, purpose) {
                 said.lock().unwrap().push(format!("refused: {error}"));

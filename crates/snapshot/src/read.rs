@@ -45,7 +45,7 @@ impl<'a> Snapshot<'a> {
         let mut head = [0; HEAD_BYTES as usize];
         if length < HEAD_BYTES {
             return Err(SnapshotError::NotASnapshot(
-                "the file is no snapshot of Mica's",
+                "the file is not a snapshot of Mica's",
             ));
         }
         file.read_exact_at(&mut head, 0).map_err(io())?;

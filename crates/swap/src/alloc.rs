@@ -8,14 +8,14 @@ use std::sync::Arc;
 use mica_gpu::{Access, DevicePtr, Gpu, MemoryStanding, Result, SessionBudget};
 use mica_memory::{CHUNK_BYTES, FRAME_BYTES, Pool};
 
-use crate::arena::Arena;
+use crate::backing_store::BackingStore;
 use crate::books::{Books, Chunk, Frame, Large, invalid};
 use crate::guard::{ALIGN_BYTES, FreedOne};
 
 /// What allocations of a device are made with.
 pub(crate) struct Maker<'a> {
     pub(crate) gpu: &'a dyn Gpu,
-    pub(crate) arena: &'a Arena,
+    pub(crate) store: &'a BackingStore,
     pub(crate) budget: Option<&'a Arc<SessionBudget>>,
     /// Allocations end at an unmapped page.
     pub(crate) guarded: bool,
@@ -199,7 +199,7 @@ impl Maker<'_> {
         let mut at = at;
         for number in frames {
             let bytes = books.frames.get(number).map_or(0, |frame| frame.bytes);
-            if let Err(error) = books.drop_mapped(self.gpu, self.arena, at, *number) {
+            if let Err(error) = books.drop_mapped(self.gpu, self.store, at, *number) {
                 tracing::warn!(%error, at, "freed memory stays mapped");
             }
             at += bytes;

@@ -1,6 +1,6 @@
 //! What lies where: frames, mappings and allocations, on the card or not.
 //!
-//! A frame here is memory by number, whether the device holds it now or the arena does. Its mappings stay in the books
+//! A frame here is memory by number, whether the device holds it now or the backing store does. Its mappings stay in the books
 //! while it is away, so that they can be made again.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -9,7 +9,7 @@ use mica_cuda_abi::CuResult;
 use mica_gpu::{Access, DevicePtr, FrameId, Gpu, GpuError, Result, Share};
 use mica_memory::Pool;
 
-use crate::arena::{Arena, Piece};
+use crate::backing_store::{BackingStore, Piece};
 use crate::copying::Copying;
 use crate::guard::Freed;
 
@@ -18,13 +18,13 @@ use crate::guard::Freed;
 pub(crate) enum Contents {
     /// In a frame of the device.
     Here(FrameId),
-    /// On the way between a frame of the device and the arena; the frame counts as here.
+    /// On the way between a frame of the device and the backing store; the frame counts as here.
     Moving(Move),
-    /// In the arena.
+    /// In the backing store.
     Out(Vec<Piece>),
 }
 
-/// Copies between a frame of the device and the arena that may not have ended.
+/// Copies between a frame of the device and the backing store that may not have ended.
 #[derive(Debug)]
 pub(crate) struct Move {
     pub(crate) device: FrameId,
@@ -39,7 +39,7 @@ pub(crate) struct Move {
 /// Which way contents go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// To the arena.
+    /// To the backing store.
     Out,
     /// To the device.
     In,
@@ -47,10 +47,10 @@ pub(crate) enum Direction {
 
 impl Move {
     /// Waits for the copies; all of them have ended afterwards, whatever the result.
-    pub(crate) fn wait(&mut self, gpu: &dyn Gpu, arena: &Arena) -> Result<()> {
+    pub(crate) fn wait(&mut self, gpu: &dyn Gpu, store: &BackingStore) -> Result<()> {
         let direction = self.direction;
         let left = self.copies.drain(..);
-        let ended = left.map(|copy| copy.end(gpu, arena, direction));
+        let ended = left.map(|copy| copy.end(gpu, store, direction));
         ended.fold(self.ended.clone(), Result::and)
     }
 }
@@ -219,14 +219,14 @@ impl Books {
     pub(crate) fn unmap(
         &mut self,
         gpu: &dyn Gpu,
-        arena: &Arena,
+        store: &BackingStore,
         address: u64,
         bytes: u64,
     ) -> Result<()> {
         gpu.frame_unmap(DevicePtr(address), bytes)?;
         for (at, number) in self.within(address, bytes) {
             self.forget_mapping(at, number);
-            self.drop_unused(gpu, arena, number);
+            self.drop_unused(gpu, store, number);
         }
         Ok(())
     }
@@ -261,19 +261,24 @@ impl Books {
     }
 
     /// Its maker has the frame no more.
-    pub(crate) fn release(&mut self, gpu: &dyn Gpu, arena: &Arena, number: u64) -> Result<()> {
+    pub(crate) fn release(
+        &mut self,
+        gpu: &dyn Gpu,
+        store: &BackingStore,
+        number: u64,
+    ) -> Result<()> {
         self.held(number)?.held = false;
-        self.drop_unused(gpu, arena, number);
+        self.drop_unused(gpu, store, number);
         Ok(())
     }
 
     /// Drops a frame that nobody has and that is mapped nowhere.
-    fn drop_unused(&mut self, gpu: &dyn Gpu, arena: &Arena, number: u64) {
+    fn drop_unused(&mut self, gpu: &dyn Gpu, store: &BackingStore, number: u64) {
         let is_used = |frame: &Frame| frame.held || !frame.mappings.is_empty();
         if self.frames.get(&number).is_none_or(is_used) {
             return;
         }
-        self.end_move(gpu, arena, number);
+        self.end_move(gpu, store, number);
         let Some(frame) = self.frames.remove(&number) else {
             return;
         };
@@ -284,17 +289,17 @@ impl Books {
                     tracing::warn!(%error, "a frame that nobody has stayed");
                 }
             }
-            Contents::Out(pieces) => arena.give(pieces),
+            Contents::Out(pieces) => store.give(pieces),
             Contents::Moving(_) => {}
         }
     }
 
     /// Ends the move of a frame that is to be dropped: the frame is here afterwards, with any contents.
-    fn end_move(&mut self, gpu: &dyn Gpu, arena: &Arena, number: u64) {
+    fn end_move(&mut self, gpu: &dyn Gpu, store: &BackingStore, number: u64) {
         self.change(number, |frame| {
             if let Contents::Moving(step) = &mut frame.contents {
-                let _ = step.wait(gpu, arena);
-                arena.give(std::mem::take(&mut step.pieces));
+                let _ = step.wait(gpu, store);
+                store.give(std::mem::take(&mut step.pieces));
                 frame.contents = Contents::Here(step.device);
             }
         });
@@ -304,25 +309,25 @@ impl Books {
     pub(crate) fn drop_mapped(
         &mut self,
         gpu: &dyn Gpu,
-        arena: &Arena,
+        store: &BackingStore,
         at: u64,
         number: u64,
     ) -> Result<()> {
         if let Some(frame) = self.frames.get_mut(&number) {
             frame.held = false;
         }
-        self.drop_mapping(gpu, arena, at, number)
+        self.drop_mapping(gpu, store, at, number)
     }
 
     /// Drops one mapping of a frame, wherever its contents are.
     pub(crate) fn drop_mapping(
         &mut self,
         gpu: &dyn Gpu,
-        arena: &Arena,
+        store: &BackingStore,
         at: u64,
         number: u64,
     ) -> Result<()> {
-        self.end_move(gpu, arena, number);
+        self.end_move(gpu, store, number);
         let Some(frame) = self.frames.get(&number) else {
             return Ok(());
         };
@@ -331,7 +336,7 @@ impl Books {
             false => gpu.frame_unmap(DevicePtr(at), frame.bytes),
         };
         self.forget_mapping(at, number);
-        self.drop_unused(gpu, arena, number);
+        self.drop_unused(gpu, store, number);
         unmapped
     }
 }

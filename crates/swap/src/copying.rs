@@ -1,4 +1,4 @@
-//! One copy between a frame and a piece of the arena, straight or by way of the stage.
+//! One copy between a frame and a piece of the backing store, straight or by way of the stage.
 //!
 //! ```text
 //!   pinned:      frame ◄─ device ─► piece
@@ -7,7 +7,7 @@
 
 use mica_gpu::{DevicePtr, FrameCopy, FrameId, Gpu, HostSpan, Result};
 
-use crate::arena::{Arena, Piece};
+use crate::backing_store::{BackingStore, Piece};
 use crate::books::Direction;
 use crate::host_memory::copy_between;
 
@@ -53,12 +53,12 @@ impl Copying {
     /// Begins a copy by way of a piece of the stage, which goes back when the copy ends.
     pub(crate) fn begin_staged(
         gpu: &dyn Gpu,
-        arena: &Arena,
+        store: &BackingStore,
         part: Part,
         piece: HostSpan,
         stage: Piece,
     ) -> Result<Self> {
-        let begun = match arena.span(&stage) {
+        let begun = match store.span(&stage) {
             Some(span) => {
                 if part.direction == Direction::In {
                     copy_between(span, piece);
@@ -74,7 +74,7 @@ impl Copying {
                 staged: Some(Staged { stage, piece }),
             }),
             Err(error) => {
-                arena.give(vec![stage]);
+                store.give(vec![stage]);
                 Err(error)
             }
         }
@@ -86,22 +86,27 @@ impl Copying {
     }
 
     /// Waits for the device, and brings what lies on the stage to its piece.
-    pub(crate) fn end(self, gpu: &dyn Gpu, arena: &Arena, direction: Direction) -> Result<()> {
+    pub(crate) fn end(
+        self,
+        gpu: &dyn Gpu,
+        store: &BackingStore,
+        direction: Direction,
+    ) -> Result<()> {
         let ended = gpu.frame_copied(self.copy, true).map(drop);
         let is_saved = ended.is_ok() && direction == Direction::Out;
         if let Some(staged) = self.staged {
-            if is_saved && let Some(span) = arena.span(&staged.stage) {
+            if is_saved && let Some(span) = store.span(&staged.stage) {
                 copy_between(staged.piece, span);
             }
-            arena.give(vec![staged.stage]);
+            store.give(vec![staged.stage]);
         }
         ended
     }
 
     /// Gives the piece of the stage back after [`Copying::has_ended`].
-    pub(crate) fn let_go(&mut self, arena: &Arena) {
+    pub(crate) fn let_go(&mut self, store: &BackingStore) {
         if let Some(staged) = self.staged.take() {
-            arena.give(vec![staged.stage]);
+            store.give(vec![staged.stage]);
         }
     }
 }

@@ -234,13 +234,13 @@ impl Gpu for SwapGpu {
     }
 
     fn memory_sums(&self) -> MemorySums {
-        let arena_bytes = self.arena.bytes().0;
+        let store_bytes = self.store.bytes().0;
         let books = self.books();
         let (sums, pool) = (books.sums(), books.pool.figures());
         MemorySums {
             away_bytes: sums.out,
             pinned_bytes: sums.pinned,
-            arena_bytes,
+            store_bytes,
             pool_held_bytes: pool.held_bytes,
             pool_asked_bytes: pool.asked_bytes,
             pool_given_bytes: pool.given_bytes,
@@ -286,7 +286,7 @@ impl Gpu for SwapGpu {
     }
 
     fn frame_release(&self, frame: FrameId) -> Result<()> {
-        self.books().release(&*self.inner, &self.arena, frame.0)
+        self.books().release(&*self.inner, &self.store, frame.0)
     }
 
     fn frame_map(&self, address: DevicePtr, frame: FrameId) -> Result<()> {
@@ -298,12 +298,12 @@ impl Gpu for SwapGpu {
         let here = self.door.pass(&self.over);
         let mut books = self.books();
         match here {
-            Ok(_here) => books.unmap(&*self.inner, &self.arena, address.0, bytes),
+            Ok(_here) => books.unmap(&*self.inner, &self.store, address.0, bytes),
             // The session ends, and with it everything that could be there.
             Err(_) => {
                 let number = books.mapped.get(&address.0).copied();
                 number.map_or(Ok(()), |number| {
-                    books.drop_mapping(&*self.inner, &self.arena, address.0, number)
+                    books.drop_mapping(&*self.inner, &self.store, address.0, number)
                 })
             }
         }

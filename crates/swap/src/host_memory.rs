@@ -13,7 +13,7 @@ const MOST_THREADS: usize = 4;
 /// Bytes that are worth a thread of their own.
 const THREAD_BYTES: u64 = 4 << 20;
 
-/// One segment of an arena: anonymous memory of [`CHUNK_BYTES`].
+/// One segment of a backing store: anonymous memory of [`CHUNK_BYTES`].
 #[derive(Debug)]
 pub(crate) struct HostMemory(usize);
 

@@ -17,7 +17,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod alloc;
-mod arena;
+mod backing_store;
 mod books;
 mod contexts;
 mod copying;

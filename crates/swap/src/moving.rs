@@ -15,7 +15,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use mica_gpu::{Access, ContextId, DevicePtr, FrameId, Gpu, Result};
 use mica_memory::{CHUNK_BYTES, FRAME_BYTES};
 
-use crate::arena::{Arena, Piece};
+use crate::backing_store::{BackingStore, Piece};
 use crate::books::{Books, Contents, Direction, Frame, Move, invalid};
 use crate::copying::{Copying, Part};
 
@@ -28,7 +28,7 @@ const NOT_SAVED: &str = "its contents could not be saved";
 /// What moves memory of a device.
 pub(crate) struct Mover<'a> {
     pub(crate) gpu: &'a dyn Gpu,
-    pub(crate) arena: &'a Arena,
+    pub(crate) store: &'a BackingStore,
     pub(crate) context: Option<ContextId>,
 }
 
@@ -92,7 +92,7 @@ impl Mover<'_> {
     pub(crate) fn out(&self, books: &mut Books) -> Result<Step> {
         while let Some((number, bytes)) = books.next_frame(Frame::can_leave)
             && books.may_begin(bytes)
-            && (books.moving.is_empty() || self.arena.has_way_for(self.context, bytes))
+            && (books.moving.is_empty() || self.store.has_way_for(self.context, bytes))
         {
             self.begin_out(books, number)?;
         }
@@ -117,7 +117,7 @@ impl Mover<'_> {
         let Contents::Here(device) = frame.contents else {
             return Ok(None);
         };
-        let pieces = self.arena.take(self.context, frame.bytes)?;
+        let pieces = self.store.take(self.context, frame.bytes)?;
         match self.copy(frame, device, &pieces, Direction::Out) {
             Ok(copies) => Ok(Some(Move {
                 device,
@@ -127,7 +127,7 @@ impl Mover<'_> {
                 direction: Direction::Out,
             })),
             Err(error) => {
-                self.arena.give(pieces);
+                self.store.give(pieces);
                 Err(error)
             }
         }
@@ -142,14 +142,14 @@ impl Mover<'_> {
             return Ok(0);
         };
         let bytes = frame.bytes;
-        let saved = step.wait(self.gpu, self.arena);
+        let saved = step.wait(self.gpu, self.store);
         match saved.and_then(|()| self.release(frame, step.device)) {
             Ok(()) => {
                 books.put_out(number, step.pieces);
                 Ok(bytes)
             }
             Err(error) => {
-                self.arena.give(step.pieces);
+                self.store.give(step.pieces);
                 books.pin(number, NOT_SAVED);
                 Err(error)
             }
@@ -203,7 +203,7 @@ impl Mover<'_> {
     /// Whether the contents of a frame can come in without waiting for the stage.
     fn has_way(&self, books: &Books, number: u64) -> bool {
         match books.frames.get(&number).map(|frame| &frame.contents) {
-            Some(Contents::Out(pieces)) => self.arena.has_way(self.context, pieces),
+            Some(Contents::Out(pieces)) => self.store.has_way(self.context, pieces),
             _ => true,
         }
     }
@@ -276,7 +276,7 @@ impl Mover<'_> {
                 Ok(true) => {}
                 Err(error) => step.ended = step.ended.clone().and(Err(error)),
             }
-            copy.let_go(self.arena);
+            copy.let_go(self.store);
             false
         };
         step.copies.retain_mut(is_left);
@@ -296,7 +296,7 @@ impl Mover<'_> {
         let Some(mut step) = books.take_move(number) else {
             return Ok(());
         };
-        match (step.wait(self.gpu, self.arena), step.direction) {
+        match (step.wait(self.gpu, self.store), step.direction) {
             (Err(error), Direction::In) => {
                 if let Some(frame) = books.frames.get(&number) {
                     self.take_back(frame, step.device);
@@ -305,7 +305,7 @@ impl Mover<'_> {
                 Err(error)
             }
             (Ok(()), _) | (Err(_), Direction::Out) => {
-                self.arena.give(step.pieces);
+                self.store.give(step.pieces);
                 Ok(())
             }
         }
@@ -320,7 +320,7 @@ impl Mover<'_> {
         }
     }
 
-    /// Begins copies between a frame and the arena.
+    /// Begins copies between a frame and the backing store.
     fn copy(
         &self,
         frame: &Frame,
@@ -380,14 +380,14 @@ impl Mover<'_> {
     }
 
     fn copy_piece(&self, part: Part, piece: &Piece) -> Result<Copying> {
-        let span = self.arena.span(piece);
+        let span = self.store.span(piece);
         let span = span.ok_or_else(|| invalid("host memory of a frame is gone"))?;
-        let stage = match self.arena.copies_itself(self.context, piece) {
+        let stage = match self.store.copies_itself(self.context, piece) {
             true => None,
-            false => self.arena.take_stage(self.context, piece.bytes()),
+            false => self.store.take_stage(self.context, piece.bytes()),
         };
         match stage {
-            Some(stage) => Copying::begin_staged(self.gpu, self.arena, part, span, stage),
+            Some(stage) => Copying::begin_staged(self.gpu, self.store, part, span, stage),
             // Without a stage the driver copies memory that is not pinned by a way of its own.
             None => Copying::begin(self.gpu, part, span),
         }
@@ -396,7 +396,7 @@ impl Mover<'_> {
     fn wait(&self, copies: Vec<Copying>, direction: Direction) -> Result<()> {
         let ended = copies
             .into_iter()
-            .map(|copy| copy.end(self.gpu, self.arena, direction));
+            .map(|copy| copy.end(self.gpu, self.store, direction));
         ended.fold(Ok(()), Result::and)
     }
 }

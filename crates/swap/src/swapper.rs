@@ -149,7 +149,7 @@ impl Swapper {
     pub fn prepare(&self, ahead_bytes: u64) -> Result<()> {
         self.devices()
             .iter()
-            .try_for_each(|device| device.grow_arena(ahead_bytes))
+            .try_for_each(|device| device.grow_store(ahead_bytes))
     }
 
     /// Gives back device memory that pools keep without a piece in it, and host memory beyond what can leave and so many bytes

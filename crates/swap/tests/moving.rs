@@ -119,7 +119,7 @@ fn contents_survive_and_the_card_is_empty_meanwhile() {
         assert_eq!(status.out_bytes, seen.get());
         assert_eq!(bench.used(), before, "the card is as it was before");
         bench.come_back();
-        assert_eq!(bench.gpu.arena_bytes().1, 0);
+        assert_eq!(bench.gpu.store_bytes().1, 0);
         for (at, contents) in &held {
             assert!(bench.read(at.0, contents.len()) == *contents, "{at:?}");
         }
@@ -249,7 +249,7 @@ fn the_end_of_a_session_does_not_wait_for_memory_that_is_away() {
     bench.gpu.frame_release(frame).unwrap();
     bench.gpu.address_free(reserved, FRAME_BYTES).unwrap();
     let _ = at;
-    assert_eq!((bench.used(), bench.gpu.arena_bytes()), (before, (0, 0)));
+    assert_eq!((bench.used(), bench.gpu.store_bytes()), (before, (0, 0)));
     assert_eq!(bench.swapper.status().out_bytes, 0);
 }
 
@@ -346,7 +346,7 @@ fn two_devices_change_places_frame_by_frame() {
         });
         assert!(most.get() <= all, "{} on a card of {all}", most.get());
         assert_eq!(leaves.swapper.status().out_bytes, all);
-        assert_eq!(returns.gpu.arena_bytes(), (0, 0));
+        assert_eq!(returns.gpu.store_bytes(), (0, 0));
     }
     one.come_back();
     for (bench, held) in [&one, &other].into_iter().zip(held) {
@@ -401,6 +401,6 @@ fn a_session_may_end_at_any_step_of_a_move() {
             (0, 0),
             "round {round}"
         );
-        assert_eq!((bench.used(), bench.gpu.arena_bytes()), (before, (0, 0)));
+        assert_eq!((bench.used(), bench.gpu.store_bytes()), (before, (0, 0)));
     }
 }

@@ -1,10 +1,12 @@
 //! LZ4 where it pays: a slow carrier, and data of which a sample shrinks.
 
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::TunnelError;
+use crate::rate::Rate;
+use crate::{TunnelError, lock};
 
 /// A carrier that takes more bytes than this in a second is faster than compression.
 const FAST: u64 = 400 << 20;
@@ -18,6 +20,7 @@ const TELLING_BYTES: usize = 128 << 10;
 /// Decides what is compressed.
 #[derive(Debug, Default)]
 pub(crate) struct Compressor {
+    measured: Mutex<Rate>,
     /// Bytes a second that the carrier took lately; 0 while unknown.
     rate: AtomicU64,
 }
@@ -28,14 +31,9 @@ impl Compressor {
         if bytes < TELLING_BYTES {
             return;
         }
-        let now = (bytes as f64 / took.as_secs_f64().max(1e-9)) as u64;
-        let before = self.rate.load(Relaxed);
-        let smooth = if before == 0 {
-            now
-        } else {
-            (before * 7 + now) / 8
-        };
-        self.rate.store(smooth.max(1), Relaxed);
+        let mut measured = lock(&self.measured);
+        measured.note(bytes, took);
+        self.rate.store(measured.get(), Relaxed);
     }
 
     /// Bytes a second that the carrier takes, as far as is known.
@@ -43,9 +41,14 @@ impl Compressor {
         self.rate.load(Relaxed)
     }
 
+    /// Whether the carrier is slow, as far as is known.
+    pub(crate) fn is_slow(&self) -> bool {
+        (1..FAST).contains(&self.rate())
+    }
+
     /// The bytes as a block of LZ4, if that pays.
     pub(crate) fn pack(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        if bytes.len() < LEAST_BYTES || !(1..FAST).contains(&self.rate()) {
+        if bytes.len() < LEAST_BYTES || !self.is_slow() {
             return None;
         }
         let middle = (bytes.len() - SAMPLE_BYTES) / 2;
@@ -92,7 +95,7 @@ mod tests {
             })
             .collect();
         assert_eq!(compressor.pack(&noise), None);
-        for _ in 0..64 {
+        for _ in 0..256 {
             compressor.sent(1 << 20, Duration::from_micros(500));
         }
         assert_eq!(compressor.pack(&text), None, "a fast carrier");

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use crate::compress::Compressor;
+use crate::pieces::{Hash, PIECE_BYTES};
 use crate::{Carrier, TunnelError};
 
 /// Bytes of a header.
@@ -23,8 +24,12 @@ pub(crate) const LZ4: u8 = 1;
 pub(crate) const MORE: u8 = 2;
 /// Host memory that is written at once, before what waits in line: a host function has changed it.
 pub(crate) const AT_ONCE: u8 = 4;
+/// The data ends with the hash of the piece that its bytes are.
+pub(crate) const HASHED: u8 = 8;
+/// The data is the hash of a piece that the far end has, and not the bytes.
+pub(crate) const KNOWN: u8 = 16;
 /// All flags.
-const FLAGS: u8 = LZ4 | MORE | AT_ONCE;
+const FLAGS: u8 = LZ4 | MORE | AT_ONCE | HASHED | KNOWN;
 /// The slot of what is not answered.
 pub(crate) const NO_SLOT: u16 = u16::MAX;
 
@@ -77,6 +82,10 @@ kinds! {
     NearHas = 12,
     /// Near: the program has ended; nothing follows.
     Bye = 13,
+    /// Near: say which pieces you have; the link takes `a` bytes a second.
+    PiecesAsk = 14,
+    /// Near: the bytes of the piece that was wanted.
+    PieceData = 15,
     /// Far: an answer; `slot`, `code`, data.
     Answer = 32,
     /// Far: a read is done; `a` as in `Read`, `code` the state of its chunk, `b` bytes before compression.
@@ -89,7 +98,7 @@ kinds! {
     HostChanged = 36,
     /// Far: send the bytes of blob `a`.
     BlobWanted = 37,
-    /// Far: `a` bytes of frames have been dealt with.
+    /// Far: `a` bytes of frames, and of known pieces, have been dealt with; `b` known pieces in all.
     Credit = 38,
     /// Far: the session has ended; data says why.
     Ended = 39,
@@ -97,6 +106,14 @@ kinds! {
     Pong = 40,
     /// Far: `a` bytes of the near end's stream have come.
     FarHas = 41,
+    /// Far: pieces are kept here.
+    PiecesOffer = 42,
+    /// Far: pieces with these prefixes are here.
+    PiecesKnown = 43,
+    /// Far: send the bytes of the known piece whose hash is the data.
+    PieceWanted = 44,
+    /// Far: reading pieces is slower than the link: name no more.
+    PiecesOff = 45,
 }
 
 impl Kind {
@@ -107,8 +124,12 @@ impl Kind {
 
     /// Whether it is dealt with in order, and counts against the near end's credit.
     pub(crate) fn is_ordered(self) -> bool {
-        use Kind::{BlobData, Bye, NearHas, NoticesDone, Ping};
-        self.is_near() && !matches!(self, BlobData | NoticesDone | Ping | NearHas | Bye)
+        use Kind::{BlobData, Bye, NearHas, NoticesDone, PieceData, Ping};
+        let is_aside = matches!(
+            self,
+            BlobData | NoticesDone | Ping | NearHas | Bye | PieceData
+        );
+        self.is_near() && !is_aside
     }
 }
 
@@ -211,7 +232,9 @@ impl Header {
         }
         let kind = Kind::from_number(kind)
             .ok_or_else(|| TunnelError::Protocol(format!("no frame is of kind {kind}")))?;
-        if flags & !FLAGS != 0 || z0 | z1 != 0 {
+        let has_piece = flags & (HASHED | KNOWN) != 0;
+        let may_have_piece = matches!(kind, Kind::Staged | Kind::HostData) && flags & AT_ONCE == 0;
+        if flags & !FLAGS != 0 || z0 | z1 != 0 || has_piece && !may_have_piece {
             return Err(TunnelError::protocol("a frame with unknown flags"));
         }
         Ok(Self {
@@ -229,6 +252,16 @@ impl Header {
     /// Bytes of the whole frame.
     pub(crate) fn frame_bytes(&self) -> u64 {
         HEADER_BYTES as u64 + u64::from(self.data_bytes)
+    }
+
+    /// Bytes that the frame stands for, as credit counts them: a known piece is kept by the near end until it was found.
+    pub(crate) fn weight(&self) -> u64 {
+        self.frame_bytes() + u64::from(self.is_known_piece()) * PIECE_BYTES as u64
+    }
+
+    /// Whether the far end has the piece.
+    pub(crate) fn is_known_piece(&self) -> bool {
+        self.flags & KNOWN != 0
     }
 
     /// Appends the frame with these parts as its data.
@@ -265,6 +298,19 @@ impl Draft {
             out.extend_from_slice(&packed);
             self.header.flags |= LZ4;
         }
+    }
+
+    /// Adds the hash of the piece that the last data is.
+    pub(crate) fn name_piece(&mut self, hash: &Hash, out: &mut Vec<u8>) {
+        out.extend_from_slice(hash);
+        self.header.flags |= HASHED;
+    }
+
+    /// Replaces the last `bytes` of data by the hash of the piece that they are.
+    pub(crate) fn leave_piece_out(&mut self, bytes: usize, hash: &Hash, out: &mut Vec<u8>) {
+        out.truncate(out.len() - bytes);
+        out.extend_from_slice(hash);
+        self.header.flags |= KNOWN;
     }
 
     /// Ends the frame.
@@ -362,7 +408,7 @@ mod tests {
             };
             let bytes = header.to_bytes();
             assert_eq!(Header::parse(&bytes).unwrap(), header);
-            for (at, byte) in [(4, 200), (5, 128), (10, 1), (3, 255)] {
+            for (at, byte) in [(4, 200), (5, 128), (5, KNOWN | AT_ONCE), (10, 1), (3, 255)] {
                 let mut wrong = bytes;
                 wrong[at] = byte;
                 assert!(Header::parse(&wrong).is_err(), "byte {at}");

@@ -10,6 +10,7 @@
 //!     staged data ──────────► inside the frames (LZ4 where it pays) ─► staging chunk
 //!     pinned memory ────────► copied by copy calls ─────────────────► a copy of it over there
 //!     modules ──────────────► their hash; the bytes only if asked for
+//!     much data ────────────► in pieces, over a slow link as the hash of each that the far end has (`pieces.rs`)
 //!     ◄── answers, finished reads, notices, late errors: pushed as they happen
 //! ```
 //!
@@ -32,6 +33,9 @@ pub mod far;
 mod frame;
 mod kept;
 pub mod near;
+mod piece_store;
+mod pieces;
+mod rate;
 mod resume;
 pub mod shadow;
 
@@ -39,6 +43,7 @@ pub use cache::BlobCache;
 pub use carrier::{Carrier, SocketCarrier};
 pub use door::{Door, Rooms, SessionServer};
 pub use frame::{FrameReader, HEADER_BYTES, Header, Kind, MOST_DATA_BYTES};
+pub use piece_store::PieceFolder;
 pub use resume::{Reconnect, Resuming};
 
 pub use mica_wire::session::SESSION_VERSION;

@@ -7,7 +7,7 @@
 
 use mica_wire::session::{
     ContextSynchronize, EventQuery, EventSynchronize, GraphLaunch, GraphUpload, Launch, LaunchWith,
-    Region, Request, StreamQuery, StreamSynchronize, StreamWaitValue,
+    MappedBytes, Request, StreamQuery, StreamSynchronize, StreamWaitValue,
 };
 
 /// Calls whose work reads and writes host memory that it was given by its address.
@@ -38,16 +38,16 @@ const BITS: usize = PAGE / WORD / 8;
 /// Host memory on one side.
 #[derive(Debug)]
 pub struct Shadow {
-    region: Region,
+    mapped: MappedBytes,
     bytes: u64,
     known: Option<Vec<u8>>,
 }
 
 impl Shadow {
     /// Memory that is not mapped yet.
-    pub fn new(region: Region, bytes: u64) -> Self {
+    pub fn new(mapped: MappedBytes, bytes: u64) -> Self {
         Self {
-            region,
+            mapped,
             bytes,
             known: None,
         }
@@ -67,7 +67,7 @@ impl Shadow {
     pub fn map(&mut self) {
         if self.known.is_none() {
             let mut known = vec![0; self.bytes as usize];
-            self.region.read(0, &mut known);
+            self.mapped.read(0, &mut known);
             self.known = Some(known);
         }
     }
@@ -88,7 +88,16 @@ impl Shadow {
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> bool {
         let inside = self.holds(offset, bytes.len());
         if inside {
-            self.region.read(offset as usize, bytes);
+            self.mapped.read(offset as usize, bytes);
+        }
+        inside
+    }
+
+    /// Copies bytes to the end of a buffer; false, and nothing copied, if they are not inside.
+    pub fn append_to(&self, offset: u64, bytes: usize, out: &mut Vec<u8>) -> bool {
+        let inside = self.holds(offset, bytes);
+        if inside {
+            self.mapped.append_to(offset as usize, bytes, out);
         }
         inside
     }
@@ -97,7 +106,7 @@ impl Shadow {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         let inside = self.holds(offset, bytes.len());
         if inside {
-            self.region.write(offset as usize, bytes);
+            self.mapped.write(offset as usize, bytes);
         }
         inside
     }
@@ -120,7 +129,7 @@ impl Shadow {
         let page = &mut page[..most];
         // Most often all of it has changed, when memory is filled or sent for the first time.
         if words.len() == page.len() && bits.iter().all(|bits| *bits == u8::MAX) {
-            self.region.write(offset, words);
+            self.mapped.write(offset, words);
             page.copy_from_slice(words);
             return true;
         }
@@ -132,7 +141,7 @@ impl Shadow {
                 return false;
             };
             words = more;
-            self.region.write(offset + index * WORD, new);
+            self.mapped.write(offset + index * WORD, new);
             old.copy_from_slice(new);
         }
         words.is_empty()
@@ -174,7 +183,7 @@ impl Shadow {
                 return Some(index);
             }
             let page = &mut page[..old.len()];
-            self.region.read(index * PAGE, page);
+            self.mapped.read(index * PAGE, page);
             if !all && page == old {
                 continue;
             }
@@ -201,7 +210,7 @@ mod tests {
 
     fn shadow(bytes: usize) -> Shadow {
         let file = create_sealed("test", bytes as u64).unwrap();
-        Shadow::new(Region::map(&file, 0, bytes, 0).unwrap(), bytes as u64)
+        Shadow::new(MappedBytes::map(&file, 0, bytes, 0).unwrap(), bytes as u64)
     }
 
     fn word(side: &Shadow, offset: u64) -> u32 {

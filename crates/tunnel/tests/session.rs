@@ -1,108 +1,15 @@
 //! A program's session through a tunnel, with a worker on a device made of vectors.
 
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+mod common;
+
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mica_limits::{LocalQuota, Quota};
-use mica_tunnel::near::LinkStats;
-use mica_tunnel::{BlobCache, RecordPort, SocketCarrier, far, near};
-use mica_vgpu::test_gpu::TestGpu;
-use mica_vgpu::{Vgpu, VgpuSpec};
-use mica_wire::session::client::SessionClient;
+use common::bench;
+use mica_tunnel::BlobCache;
 use mica_wire::session::*;
-use mica_worker::{OutputBuffer, serve_session};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 const MODULE: &[u8] = b"fill 8 4 4\nadd 8 4 4\nfault\nblock\nglobal counter 64\n";
-
-struct Bench {
-    gpu: Arc<TestGpu>,
-    quota: Arc<LocalQuota>,
-    vgpu: Arc<Vgpu>,
-    cache: Option<BlobCache>,
-}
-
-/// A program's session, and what serves it.
-struct Through {
-    client: SessionClient,
-    stats: Arc<LinkStats>,
-    wire: UnixStream,
-    threads: Vec<JoinHandle<()>>,
-}
-
-fn pair() -> (OwnedFd, OwnedFd) {
-    let flags = SocketFlags::CLOEXEC;
-    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
-}
-
-fn bench(limit: u64) -> Bench {
-    let gpu = Arc::new(TestGpu::new(1 << 32));
-    let quota = Arc::new(LocalQuota::new(limit));
-    let vgpu = Vgpu::new(gpu.clone(), quota.clone(), VgpuSpec::new("test", limit));
-    Bench {
-        gpu,
-        quota,
-        vgpu,
-        cache: None,
-    }
-}
-
-impl Bench {
-    fn through(&self) -> Through {
-        let ((program, near_end), (worker, far_end)) = (pair(), pair());
-        let (near_wire, far_wire) = UnixStream::pair().unwrap();
-        let wire = near_wire.try_clone().unwrap();
-        let (vgpu, gpu) = (self.vgpu.clone(), self.gpu.clone());
-        let output = Arc::new(OutputBuffer::default());
-        let stats = Arc::new(LinkStats::default());
-        let (cache, stats_there) = (self.cache.clone(), stats.clone());
-        let threads = vec![
-            std::thread::spawn(move || {
-                serve_session(&vgpu, gpu, output, worker, None).unwrap();
-            }),
-            std::thread::spawn(move || {
-                let far_end = RecordPort::connect(far_end).unwrap();
-                let _ = far::serve(
-                    far_end,
-                    Arc::new(SocketCarrier::new(far_wire)),
-                    cache,
-                    &Default::default(),
-                );
-            }),
-            std::thread::spawn(move || {
-                let _ = near::serve(
-                    near_end,
-                    None,
-                    Arc::new(SocketCarrier::new(near_wire)),
-                    stats_there,
-                );
-            }),
-        ];
-        Through {
-            client: SessionClient::connect(program, "test").unwrap(),
-            stats,
-            wire,
-            threads,
-        }
-    }
-
-    fn assert_clean(&self) {
-        assert_eq!((self.quota.view().used_bytes, self.gpu.leftovers()), (0, 0));
-    }
-}
-
-impl Through {
-    fn end(self) {
-        drop(self.client);
-        for thread in self.threads {
-            thread.join().unwrap();
-        }
-    }
-}
 
 fn launch(module: u64, kernel: u32, stream: u64) -> Launch {
     Launch {
@@ -281,6 +188,41 @@ fn host_functions_run_in_the_program_and_what_they_write_is_copied() {
     b.assert_clean();
 }
 
+/// What the near end says of them is not counted as bytes that the far end must deal with.
+#[test]
+fn a_program_may_have_any_number_of_host_functions() {
+    let b = bench(64 << 20);
+    let through = b.through();
+    let client = &through.client;
+    let new = client.call(&ContextCreate { flags: 0 }).unwrap();
+    let (context, stream) = (new.context, new.default_stream);
+    let module = client.module_load(context, MODULE, false).unwrap().module;
+    let bytes = 1 << 20;
+    let memory = client.host_alloc(context, bytes, true).unwrap();
+    let add = launch(module, 1, stream);
+    let params = params(memory.device(), 1, 1);
+    // Each function changes all of the memory: together more than the far end lets be under way.
+    for round in 0..48_u64 {
+        client.launch(&add, &params).unwrap();
+        let callback = StreamCallback {
+            stream,
+            callback: round,
+        };
+        client.post(&callback, &[]).unwrap();
+        let notice = client.next_notice(Duration::from_secs(20)).unwrap();
+        assert_eq!(notice, Some(round));
+        // SAFETY: the mapping is this long, and the stream waits for this function.
+        unsafe { memory.as_ptr().write_bytes(round as u8, bytes as usize) };
+        client.callback_done(round).unwrap();
+        client.synchronize(stream).unwrap();
+    }
+    // SAFETY: the device is idle.
+    assert_eq!(unsafe { memory.as_ptr().add(9).read() }, 47);
+    client.host_free(context, memory).unwrap();
+    through.end();
+    b.assert_clean();
+}
+
 #[test]
 fn errors_of_posted_calls_come_late_and_are_not_lost() {
     let b = bench(64 << 20);
@@ -300,7 +242,7 @@ fn errors_of_posted_calls_come_late_and_are_not_lost() {
 fn a_second_start_sends_no_module_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut b = bench(64 << 20);
-    b.cache = Some(BlobCache::new(folder.path().to_owned(), 64 << 20));
+    b.caches.images = Some(BlobCache::new(folder.path().to_owned(), 64 << 20));
     let mut image = MODULE.to_vec();
     image.resize(300_000, b'\n');
     let mut sent = Vec::new();

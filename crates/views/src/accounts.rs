@@ -56,6 +56,13 @@ pub fn past(client: &ControlClient, since: f64, vgpu: Option<&str>, json: bool) 
         return Ok(());
     }
     out!("{}", past_table(&answer).render());
+    let points = answer.timelines.iter().flat_map(|line| &line.points);
+    if points
+        .clone()
+        .any(|point| point.share_unreserved_percent > 0.0)
+    {
+        outln!("~ not reserved");
+    }
     for line in refused(&answer) {
         outln!("{}", Paint::stdout().warn(&line));
     }
@@ -103,7 +110,11 @@ fn past_table(answer: &Timelines) -> Table {
             time.get(5..16).unwrap_or(&time).to_owned(),
             name.to_owned(),
             format!("{:.1} %", point.share_got_percent),
-            format!("{:.0} %", point.share_asked_percent),
+            format!(
+                "{}{:.0} %",
+                mark(point.share_unreserved_percent > 0.0),
+                point.share_asked_percent
+            ),
             format!("{:.0} %", point.waiting_percent),
             show_bytes(point.memory_used_bytes),
             show_bytes(point.memory_peak_bytes),
@@ -111,6 +122,14 @@ fn past_table(answer: &Timelines) -> Table {
         ]);
     }
     table
+}
+
+/// What stands before a share that nobody reserved, as in `mica top`.
+fn mark(is_unreserved: bool) -> &'static str {
+    match is_unreserved {
+        true => "~",
+        false => "",
+    }
 }
 
 /// A line for each virtual GPU in which allocations were refused.
@@ -167,6 +186,10 @@ pub fn report(client: &ControlClient, args: &ReportArgs) -> Result<()> {
         return Ok(());
     }
     out!("{}", report_table(&report, user_name).render());
+    let mut accounts = report.accounts.iter();
+    if accounts.any(|account| account.share_unreserved_hours > 0.0) {
+        outln!("~ with shares that were not reserved");
+    }
     // Who divides a bill must know what is missing.
     if let Some(oldest) = report.oldest_seconds.filter(|oldest| *oldest > begin + 120) {
         outln!(
@@ -212,7 +235,11 @@ fn report_table(report: &UsageReport, user: impl Fn(u32) -> String) -> Table {
         table.row(vec![
             name,
             format!("{:.2}", account.gpu_hours),
-            format!("{:.2}", account.share_hours),
+            format!(
+                "{}{:.2}",
+                mark(account.share_unreserved_hours > 0.0),
+                account.share_hours
+            ),
             format!("{:.0} %", account.idle_percent),
             format!("{:.2}", account.memory_gib_hours),
             format!("{:.2} h", account.waiting_hours),
@@ -234,6 +261,7 @@ fn sum(accounts: &[UsageAccount]) -> UsageAccount {
     for account in accounts {
         all.gpu_hours += account.gpu_hours;
         all.share_hours += account.share_hours;
+        all.share_unreserved_hours += account.share_unreserved_hours;
         all.memory_gib_hours += account.memory_gib_hours;
         all.waiting_hours += account.waiting_hours;
         all.alloc_denied += account.alloc_denied;
@@ -248,13 +276,13 @@ fn sum(accounts: &[UsageAccount]) -> UsageAccount {
 /// One line for each account, all figures, as RFC 4180 has it.
 fn csv(report: &UsageReport, user: impl Fn(u32) -> String) -> String {
     let mut text = format!(
-        "{},since_seconds,until_seconds,vgpus,measured_hours,gpu_hours,share_hours,idle_percent,memory_gib_hours,memory_limit_gib_hours,waiting_hours,alloc_denied,launches\n",
+        "{},since_seconds,until_seconds,vgpus,measured_hours,gpu_hours,share_hours,share_unreserved_hours,idle_percent,memory_gib_hours,memory_limit_gib_hours,waiting_hours,alloc_denied,launches\n",
         title(report.by).to_lowercase()
     );
     for account in &report.accounts {
         let name = account_name(account, report.by, &user);
         text += &format!(
-            "{},{},{},{},{:.6},{:.6},{:.6},{:.3},{:.6},{:.6},{:.6},{},{}\n",
+            "{},{},{},{},{:.6},{:.6},{:.6},{:.6},{:.3},{:.6},{:.6},{:.6},{},{}\n",
             quoted(&name),
             report.since_seconds,
             report.until_seconds,
@@ -262,6 +290,7 @@ fn csv(report: &UsageReport, user: impl Fn(u32) -> String) -> String {
             account.measured_hours,
             account.gpu_hours,
             account.share_hours,
+            account.share_unreserved_hours,
             account.idle_percent,
             account.memory_gib_hours,
             account.memory_limit_gib_hours,
@@ -294,6 +323,7 @@ mod tests {
             vgpus: 1,
             gpu_hours,
             share_hours: 10.0,
+            share_unreserved_hours: if key.is_empty() { 10.0 } else { 0.0 },
             idle_percent,
             memory_gib_hours: 40.0,
             alloc_denied: 3,
@@ -310,7 +340,8 @@ mod tests {
     fn a_report_names_users_and_adds_up() {
         let table = report_table(&report_of(AccountBy::User), |uid| format!("user-{uid}"));
         let text = table.render();
-        assert!(text.contains("user-7  6.00"), "{text}");
+        assert!(text.contains("user-7  6.00       10.00 "), "{text}");
+        assert!(text.contains("~10.00") && text.contains("~20.00"), "{text}");
         let last = text.lines().last().unwrap();
         assert!(last.starts_with("all") && last.contains("7.00"), "{text}");
         assert!(last.contains("65 %") && last.ends_with('6'), "{text}");
@@ -329,7 +360,7 @@ mod tests {
             "{text}"
         );
         let columns = text.lines().map(|line| line.split(',').count());
-        assert!(columns.into_iter().all(|n| n == 13), "{text}");
+        assert!(columns.into_iter().all(|n| n == 14), "{text}");
         assert_eq!(quoted("a,b"), "\"a,b\"");
         assert_eq!(quoted("=1+1"), "\"'=1+1\"");
     }

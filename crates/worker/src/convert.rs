@@ -177,7 +177,7 @@ pub(crate) fn texture(shape: &wire::TextureShape) -> Result<TextureDescriptor, V
         2 => TextureResource::Pitched(address, shape.width, shape.height, shape.pitch),
         other => {
             return Err(VgpuError::Argument(format!(
-                "{other} is no kind of texture"
+                "{other} is not a kind of texture"
             )));
         }
     };

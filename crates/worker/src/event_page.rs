@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mica_vgpu::SharedProgress;
-use mica_wire::session::{Region, check_foreign, create_sealed};
+use mica_wire::session::{MappedBytes, check_foreign, create_sealed};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -23,7 +23,7 @@ const SLOTS: u32 = (PAGE_BYTES as usize / SLOT_BYTES) as u32;
 /// A page of events.
 #[derive(Debug)]
 pub(crate) struct EventPage {
-    region: Region,
+    mapped: MappedBytes,
     file: OwnedFd,
     /// Places that were given back, and the first that was never given.
     free: Mutex<(Vec<u32>, u32)>,
@@ -46,9 +46,9 @@ impl EventPage {
     }
 
     fn map(file: OwnedFd) -> Result<Arc<Self>, Errno> {
-        let region = Region::map(&file, 0, PAGE_BYTES as usize, 0)?;
+        let mapped = MappedBytes::map(&file, 0, PAGE_BYTES as usize, 0)?;
         let free = Mutex::default();
-        Ok(Arc::new(Self { region, file, free }))
+        Ok(Arc::new(Self { mapped, file, free }))
     }
 
     /// Its file.
@@ -103,7 +103,7 @@ impl SharedEvent {
         let at = self.slot as usize * SLOT_BYTES + index * 4;
         // SAFETY: the place is inside the page (checked where it was made), the page is mapped as long as we hold it
         // and can lose no memory, the address is a multiple of four, and all sides access the word as an atomic.
-        unsafe { AtomicU32::from_ptr(self.page.region.as_ptr().add(at).cast()) }
+        unsafe { AtomicU32::from_ptr(self.page.mapped.as_ptr().add(at).cast()) }
     }
 
     fn recorded(&self) -> &AtomicU32 {

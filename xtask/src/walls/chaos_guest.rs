@@ -44,7 +44,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     let mica = Mica::new(options, &scratch.0);
     text(&mut mica.command(&["create", vgpu(), "-m", "256MiB", "-s", "50"]))?;
     let (seed, count) = (seed()?, options.rounds);
-    for way in [Way::Stream, Way::Regions] {
+    for way in [Way::Stream, Way::Ivshmem] {
         let folder = scratch.0.join(format!("{way:?}"));
         std::fs::create_dir_all(&folder)?;
         rows.check(&format!("chaos: {count} kills, {}", way.name()), || {

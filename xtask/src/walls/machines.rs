@@ -46,15 +46,15 @@ pub(super) fn vgpu() -> &'static str {
 pub(super) enum Way {
     /// Everything travels over the stream.
     Stream,
-    /// Sessions lie in regions, files that stand for the memory of shared-memory devices.
-    Regions,
+    /// Sessions lie in ivshmem files, files that stand for the memory of shared-memory devices.
+    Ivshmem,
 }
 
 impl Way {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Stream => "guest, stream alone",
-            Self::Regions => "guest, shared memory",
+            Self::Ivshmem => "guest, shared memory",
         }
     }
 }
@@ -79,7 +79,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     let scratch = Scratch::new("machines")?;
     let mica = Mica::new(options, &scratch.0);
     text(&mut mica.command(&["create", vgpu(), "-m", "1GiB", "-s", "50"]))?;
-    for way in [Way::Stream, Way::Regions] {
+    for way in [Way::Stream, Way::Ivshmem] {
         check(rows, &mica, options, &scratch.0, way)?;
     }
     text(&mut mica.command(&["vm", "detach", vgpu()]))?;
@@ -217,7 +217,7 @@ fn agent(scratch: &Path, options: Options, way: Way) -> Result<Running> {
         .stderr(Stdio::null());
     match way {
         Way::Stream => agent.arg("--no-region"),
-        Way::Regions => agent.args((0..4).flat_map(|number| {
+        Way::Ivshmem => agent.args((0..4).flat_map(|number| {
             [
                 "--region".to_owned(),
                 format!("/dev/shm/mica-{}-{number}", vgpu()),
@@ -268,7 +268,7 @@ fn posted_calls(said: &str, way: Way) -> Result<String> {
         .with_context(|| format!("the program said {said:?}"))?
         .parse()?;
     let most = match way {
-        Way::Regions => 0,
+        Way::Ivshmem => 0,
         Way::Stream => MOST_POSTED,
     };
     ensure!(
@@ -345,7 +345,7 @@ fn suite_in(rows: &mut Rows, guest: &Guest, options: Options, way: Way) {
             let output = guest.command(program, &[]).output()?;
             let name = program.file_name().unwrap_or_default().to_string_lossy();
             let is_well = suite::must_be_ok(&output)
-                .and_then(|_| suite::must_know_of_memory(&name, &output, way == Way::Regions));
+                .and_then(|_| suite::must_know_of_memory(&name, &output, way == Way::Ivshmem));
             if let Err(error) = is_well {
                 failed.push(format!("{name}: {error:#}"));
             }

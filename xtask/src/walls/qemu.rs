@@ -32,7 +32,7 @@ const APPLETS: [&str; 9] = [
     "sh", "mount", "insmod", "poweroff", "sleep", "env", "grep", "wc", "timeout",
 ];
 /// Shared-memory devices of the machine.
-const REGIONS: u32 = 4;
+const DEVICES: u32 = 4;
 const INIT: &str = "#!/bin/sh
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 for round in 1 2 3; do for m in /mod/*.ko; do insmod $m 2>/dev/null; done; done
@@ -40,7 +40,7 @@ for round in 1 2 3; do for m in /mod/*.ko; do insmod $m 2>/dev/null; done; done
 mica-guest serve &
 sleep 1
 echo; echo \"shared-memory devices: $(grep -l 0x1110 /sys/bus/pci/devices/*/device | wc -l)\"
-for p in '/bin/probe 1024' /programs/*; do echo; echo \"== $p\"; timeout -s KILL 900 env -i $p 2>&1; code=$?; echo; echo \"=> $code\"; done
+for p in '/bin/probe 1024' /programs/*; do echo; echo \"== $p\"; timeout -s KILL 900 env -i MICA_PATIENCE=6 $p 2>&1; code=$?; echo; echo \"=> $code\"; done
 echo '== end'
 poweroff -f
 ";
@@ -92,7 +92,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
         }
     };
     rows.check("QEMU guest: CUDA programs in ivshmem", || {
-        guest(&parts, options, REGIONS)
+        guest(&parts, options, DEVICES)
     });
     rows.check("QEMU guest: CUDA programs over vsock", || {
         guest(&parts, options, 0)
@@ -100,7 +100,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     Ok(())
 }
 
-fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
+fn guest(parts: &Parts, options: Options, ivshmem: u32) -> Result<String> {
     let scratch = Scratch::new("qemu")?;
     let at = |name: &str| scratch.0.join(name);
     let programs = chosen(options)?;
@@ -108,34 +108,34 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     let mica = Mica::new(options, &scratch.0);
     text(&mut mica.command(&["create", vgpu(), "-m", "1GiB", "-s", "50"]))?;
     let _memory = SharedMemory(&mica);
-    let _relay = relay(&mica, &at("vm.vsock_9350"), regions)?;
+    let _relay = relay(&mica, &at("vm.vsock_9350"), ivshmem)?;
     let socket = at("vhost.sock");
     let _vsock = vsock_device(parts, &socket, &at("vm.vsock"))?;
     wait_for(&socket)?;
     wait_for(&at("vm.vsock_9350"))?;
-    let machine = machine(parts, options, &image, &socket, regions);
+    let machine = machine(parts, options, &image, &socket, ivshmem);
     let said = watched(machine, programs.len() + 1, options.all)?;
     ensure!(
-        said.devices == Some(regions),
-        "the guest has {:?} shared-memory devices, not {regions}, after {:?}",
+        said.devices == Some(ivshmem),
+        "the guest has {:?} shared-memory devices, not {ivshmem}, after {:?}",
         said.devices,
         said.boot()
     );
-    let passed = said.verdict(&programs, regions > 0)?;
+    let passed = said.verdict(&programs, ivshmem > 0)?;
     let shown = mica.json(&["show", vgpu(), "--json"])?;
     ensure!(shown["memory_used_bytes"] == 0, "{shown}");
     Ok(format!("{passed} programs, nothing left"))
 }
 
 /// `mica vm serve` for the machine.
-fn relay(mica: &Mica, socket: &Path, regions: u32) -> Result<Running> {
+fn relay(mica: &Mica, socket: &Path, ivshmem: u32) -> Result<Running> {
     let mut relay = mica.command(&["vm", "serve", vgpu(), "--socket"]);
     relay.arg(socket).stderr(Stdio::null());
     relay.args([
         "--ivshmem-size",
         "256MiB",
         "--ivshmem",
-        &regions.to_string(),
+        &ivshmem.to_string(),
     ]);
     Ok(Running(relay.spawn()?))
 }
@@ -157,8 +157,8 @@ fn vsock_device(parts: &Parts, socket: &Path, streams: &Path) -> Result<Running>
 }
 
 /// QEMU with an emulated processor, that vsock device, and shared memory.
-fn machine(parts: &Parts, options: Options, image: &Path, vsock: &Path, regions: u32) -> Command {
-    let devices = (0..regions).flat_map(|number| {
+fn machine(parts: &Parts, options: Options, image: &Path, vsock: &Path, ivshmem: u32) -> Command {
+    let devices = (0..ivshmem).flat_map(|number| {
         let file = format!("/dev/shm/mica-{}-{number}", vgpu());
         [
             "-object".to_owned(),

@@ -10,6 +10,10 @@ pub(super) enum Kind {
     /// A product by cuBLASLt, whatever is fastest.
     Library,
     Attention,
+    /// The gradients of queries, keys and values.
+    Gradients,
+    /// 3 × 3 elements, a zero around the images.
+    Conv,
     Gelu,
     Softmax,
     Norm,
@@ -32,7 +36,8 @@ pub(super) struct Case {
     pub(super) kind: Kind,
     /// `f32`, `tf32`, `f16`, `bf16` or `i8`.
     pub(super) dtype: &'static str,
-    /// A product: matrices of the stack, m, n, k. Attention: batch, heads, rows, size. Else the tensor's.
+    /// A product: matrices of the stack, m, n, k. Attention: batch, heads, rows, size. A convolution: images, channels, height
+    /// and width, outputs. Else the tensor's.
     pub(super) shape: Vec<usize>,
     pub(super) causal: bool,
     /// Which of PyTorch's attention kernels.
@@ -50,6 +55,8 @@ impl Case {
             Kind::Gemm => "product",
             Kind::Library => "cuBLASLt",
             Kind::Attention => "attention",
+            Kind::Gradients => "attention gradients",
+            Kind::Conv => "convolution 3×3",
             Kind::Gelu => "GELU",
             Kind::Softmax => "softmax",
             Kind::Norm => "layer norm",
@@ -73,7 +80,18 @@ impl Case {
         rival: &'static str,
         goal: Goal,
     ) -> Self {
-        let case = Self::new(Kind::Attention, dtype, &shape, goal);
+        Self::of_attention(Kind::Attention, shape, dtype, causal, rival, goal)
+    }
+
+    fn of_attention(
+        kind: Kind,
+        shape: [usize; 4],
+        dtype: &'static str,
+        causal: bool,
+        rival: &'static str,
+        goal: Goal,
+    ) -> Self {
+        let case = Self::new(kind, dtype, &shape, goal);
         let name = format!("{} {}", case.name, if causal { "causal" } else { "full" });
         Self {
             name: if rival.is_empty() {
@@ -92,10 +110,17 @@ impl Case {
         let product: f64 = self.shape.iter().map(|n| *n as f64).product();
         match self.kind {
             Kind::Gemm | Kind::Library => 2.0 * product,
-            // Two products; a causal one sees half of the keys.
-            Kind::Attention => {
-                4.0 * product * self.shape[2] as f64 * if self.causal { 0.5 } else { 1.0 }
+            // Two products, five for gradients; a causal one sees half of the keys.
+            Kind::Attention | Kind::Gradients => {
+                let products = if self.kind == Kind::Attention {
+                    2.0
+                } else {
+                    5.0
+                };
+                let seen = if self.causal { 0.5 } else { 1.0 };
+                2.0 * products * product * self.shape[2] as f64 * seen
             }
+            Kind::Conv => 2.0 * 9.0 * product * self.shape[2] as f64,
             _ => 2.0 * product * if self.dtype == "f32" { 4.0 } else { 2.0 },
         }
     }
@@ -103,7 +128,8 @@ impl Case {
     /// Unit of the rate and what it divides by.
     pub(super) fn unit(&self) -> (&'static str, f64) {
         match (self.kind, self.on) {
-            (Kind::Gemm | Kind::Library | Kind::Attention, "card") => ("TFLOP/s", 1e12),
+            (Kind::Gelu | Kind::Softmax | Kind::Norm, "card") => ("GB/s", 1e9),
+            (_, "card") => ("TFLOP/s", 1e12),
             (Kind::Gemm | Kind::Attention, _) => ("GFLOP/s", 1e9),
             _ => ("GB/s", 1e9),
         }
@@ -127,6 +153,10 @@ pub(super) fn on_card() -> Vec<Case> {
         Case::new(Softmax, "f16", &[65536, 4096], Rate(3600.0)),
         Case::new(Norm, "f16", &[65536, 4096], Rate(3600.0)),
     ];
+    for shape in [[64, 256, 56, 256], [64, 512, 28, 512], [64, 64, 56, 64]] {
+        let goal = if shape[1] == 256 { Part(0.7) } else { None };
+        cases.push(Case::new(Kind::Conv, "f16", &shape, goal));
+    }
     for dtype in ["bf16", "f16", "tf32", "f32", "i8"] {
         cases.push(Case::new(
             Kind::Library,
@@ -143,6 +173,15 @@ pub(super) fn on_card() -> Vec<Case> {
                     _ => None,
                 };
                 cases.push(Case::attention(
+                    [4, heads, 4096, size],
+                    "f16",
+                    causal,
+                    rival,
+                    goal,
+                ));
+                let goal = if rival == "flash" { Part(1.0) } else { None };
+                cases.push(Case::of_attention(
+                    Kind::Gradients,
                     [4, heads, 4096, size],
                     "f16",
                     causal,

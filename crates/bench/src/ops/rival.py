@@ -90,15 +90,27 @@ def on_card(c):
             x, y = x[0], y[0]
         out = torch.matmul(x, y)
         return lambda: torch.matmul(x, y, out=out)
-    if c["kind"] == "attention":
+    if c["kind"] in ("attention", "gradients"):
         b, h, q, d = s
         x, y, z = make(b, h, q, d), make(b, h, q, d), make(b, h, q, d)
         from torch.nn.attention import SDPBackend, sdpa_kernel
         back = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[c["rival"]]
+        if c["kind"] == "gradients":
+            inputs = [t.requires_grad_() for t in (x, y, z)]
+            with sdpa_kernel(back):
+                out = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=c["causal"])
+            dout = torch.randn_like(out)
+            return lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True)
         def run():
             with sdpa_kernel(back):
                 torch.nn.functional.scaled_dot_product_attention(x, y, z, is_causal=c["causal"])
         return run
+    if c["kind"] == "conv":
+        n, channels, size, outputs = s
+        torch.backends.cudnn.benchmark = True
+        x = make(n, channels, size, size).to(memory_format=torch.channels_last)
+        w = make(outputs, channels, 3, 3).to(memory_format=torch.channels_last)
+        return lambda: torch.nn.functional.conv2d(x, w, padding=1)
     x = make(*s)
     if c["kind"] == "gelu":
         return lambda: torch.nn.functional.gelu(x)

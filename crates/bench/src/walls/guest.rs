@@ -1,4 +1,4 @@
-//! A guest with shared memory among the walls: program and worker are two processes that map one region, wake each other through
+//! A guest with shared memory among the walls: program and worker are two processes that map one ivshmem file, wake each other through
 //! agent and relay, and share no futex. What a virtual machine adds is its own kernel and processor, which are not
 //! measured here.
 

@@ -8,6 +8,7 @@ mod guest;
 mod network;
 mod relay;
 mod shares;
+mod uploads;
 
 use std::process::Command;
 

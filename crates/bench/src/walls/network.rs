@@ -44,14 +44,15 @@ impl Keys {
 pub(super) struct Network<'a> {
     daemon: &'a PrivateDaemon,
     serving: Server,
-    address: String,
+    pub(super) address: String,
     server: Keys,
     client: Keys,
 }
 
-/// `mica serve`, and the address at which it listens.
-fn serve(daemon: &PrivateDaemon, keys: &Keys) -> Result<(Server, String)> {
-    let command = keys.mica(daemon, &["serve", "--listen", "127.0.0.1:0"])?;
+/// `mica serve` with options, and the address at which it listens.
+fn serve(daemon: &PrivateDaemon, keys: &Keys, options: &[&str]) -> Result<(Server, String)> {
+    let mut command = keys.mica(daemon, &["serve", "--listen", "127.0.0.1:0"])?;
+    command.args(options);
     let (server, first) = Server::start(command)?;
     let address = first
         .split_once(" at ")
@@ -64,7 +65,7 @@ impl<'a> Network<'a> {
     fn start(daemon: &'a PrivateDaemon) -> Result<Self> {
         let keys = |name: &str| Keys(Path::new(daemon.folder()).join(name));
         let (server, client) = (keys("server-keys"), keys("client-keys"));
-        let (serving, address) = serve(daemon, &server)?;
+        let (serving, address) = serve(daemon, &server, &[])?;
         let network = Self {
             daemon,
             serving,
@@ -80,6 +81,11 @@ impl<'a> Network<'a> {
         Ok(network)
     }
 
+    /// Another listener with the same keys and clients.
+    pub(super) fn also_serve(&self, options: &[&str]) -> Result<(Server, String)> {
+        serve(self.daemon, &self.server, options)
+    }
+
     /// The process that accepts connections.
     pub(super) fn listener(&self) -> u32 {
         self.serving.pid()
@@ -87,7 +93,11 @@ impl<'a> Network<'a> {
 
     /// Lets the client reach the server through a relay.
     fn through(&self, name: &str, delay: Duration) -> Result<Relay> {
-        let relay = Relay::start(self.address.clone(), delay)?;
+        self.add(name, Relay::start(self.address.clone(), delay, None)?)
+    }
+
+    /// Names a relay to a server.
+    pub(super) fn add(&self, name: &str, relay: Relay) -> Result<Relay> {
         let words = ["remote", "add", name, &relay.address];
         printed(self.client.mica(self.daemon, &words)?)?;
         Ok(relay)
@@ -107,7 +117,7 @@ impl<'a> Network<'a> {
         on: &str,
         words: &[&str],
     ) -> Result<T> {
-        let mut command = self.run(on, &["--memory", "256MiB"])?;
+        let mut command = self.run(on, &["--memory", "512MiB"])?;
         command.arg(own_path()?).arg("shim-load").args(words);
         numbers(command)
     }
@@ -125,6 +135,7 @@ pub(super) fn rows(
         "tls training",
         "shares",
         "tls cores",
+        "tls uploads",
     ];
     if !parts.iter().any(|part| wants(part)) {
         return Ok(());
@@ -138,6 +149,9 @@ pub(super) fn rows(
     }
     if wants(parts[1]) {
         second_start(&network, report)?;
+    }
+    if wants(parts[5]) {
+        super::uploads::rows(&network, report)?;
     }
     if wants(parts[2]) {
         for delay in DELAYS {

@@ -1,4 +1,4 @@
-//! A relay between two ends of a connection: delays each byte, counts what passes.
+//! A relay between two ends of a connection: delays each byte, lets no more than so many through in a second, counts what passes.
 //!
 //! It stands for a network, since not every kernel has a queue that delays.
 
@@ -24,8 +24,8 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Carries connections to `to`, each byte later by `delay` in each direction.
-    pub(super) fn start(to: String, delay: Duration) -> Result<Self> {
+    /// Carries connections to `to`, each byte later by `delay` in each direction, and not more than `most` bytes a second.
+    pub(super) fn start(to: String, delay: Duration, most: Option<u32>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?.to_string();
         let sent = Arc::<AtomicU64>::default();
@@ -37,8 +37,9 @@ impl Relay {
                 };
                 let _ = (near.set_nodelay(true), far.set_nodelay(true));
                 if let (Ok(near_too), Ok(far_too)) = (near.try_clone(), far.try_clone()) {
-                    carry(near, far, delay, Arc::clone(&counted));
-                    carry(far_too, near_too, delay, Arc::default());
+                    let way = Way { delay, most };
+                    carry(near, far, way, Arc::clone(&counted));
+                    carry(far_too, near_too, way, Arc::default());
                 }
             }
         });
@@ -51,14 +52,29 @@ impl Relay {
     }
 }
 
+/// What a direction of a connection is like.
+#[derive(Clone, Copy)]
+struct Way {
+    delay: Duration,
+    /// Bytes a second.
+    most: Option<u32>,
+}
+
 /// Carries one direction of a connection.
-fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration, count: Arc<AtomicU64>) {
+fn carry(mut from: TcpStream, mut to: TcpStream, way: Way, count: Arc<AtomicU64>) {
     let (sender, pieces) = mpsc::sync_channel::<(Instant, Vec<u8>)>(MOST_PIECES);
     std::thread::spawn(move || {
         let mut buffer = vec![0; 256 << 10];
+        let mut free = Instant::now();
         while let Ok(got @ 1..) = from.read(&mut buffer) {
             count.fetch_add(got as u64, Relaxed);
-            let due = Instant::now() + delay;
+            if let Some(most) = way.most {
+                // Nothing is read meanwhile, so that the sender notices.
+                free = free.max(Instant::now())
+                    + Duration::from_secs_f64(got as f64 / f64::from(most));
+                std::thread::sleep(free.saturating_duration_since(Instant::now()));
+            }
+            let due = Instant::now() + way.delay;
             if sender.send((due, buffer[..got].to_vec())).is_err() {
                 break;
             }
@@ -88,7 +104,7 @@ mod tests {
     fn what_goes_in_comes_out_later_and_is_counted() {
         let there = TcpListener::bind("127.0.0.1:0").unwrap();
         let delay = Duration::from_millis(20);
-        let relay = Relay::start(there.local_addr().unwrap().to_string(), delay).unwrap();
+        let relay = Relay::start(there.local_addr().unwrap().to_string(), delay, None).unwrap();
         let mut near = TcpStream::connect(&relay.address).unwrap();
         let (mut far, _) = there.accept().unwrap();
         let began = Instant::now();
@@ -101,5 +117,18 @@ mod tests {
         assert!(began.elapsed() >= 2 * delay);
         assert_eq!((&got, &back), (b"to and", b" fro"));
         assert_eq!((relay.take_sent(), relay.take_sent()), (6, 0));
+    }
+
+    #[test]
+    fn no_more_than_so_many_bytes_come_in_a_second() {
+        let there = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = there.local_addr().unwrap().to_string();
+        let relay = Relay::start(to, Duration::ZERO, Some(20_000_000)).unwrap();
+        let mut near = TcpStream::connect(&relay.address).unwrap();
+        let (mut far, _) = there.accept().unwrap();
+        let began = Instant::now();
+        std::thread::spawn(move || near.write_all(&vec![7; 5_000_000]));
+        far.read_exact(&mut vec![0; 5_000_000]).unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(240));
     }
 }

@@ -233,6 +233,9 @@ pub(crate) enum Command {
         /// Seconds that a broken connection is waited for.
         #[arg(long)]
         resume: u32,
+        /// Bytes of a client's uploads that are kept.
+        #[arg(long)]
+        keep_uploads: u64,
     },
     /// Be one tenant of the demo
     #[command(hide = true)]
@@ -255,6 +258,9 @@ pub(crate) enum Command {
         /// Copy a while in one direction, instead.
         #[arg(long)]
         copies: Option<mica_bench::CopyDirection>,
+        /// Upload weights, instead.
+        #[arg(long)]
+        uploads: bool,
     },
     /// Ask for more than the limit as an ordinary CUDA program
     #[command(hide = true)]

@@ -3,7 +3,10 @@
 use clap::{Args, Subcommand};
 
 use super::JsonArgs;
-use mica_command::size::{Memory, Share};
+use mica_command::size::{Memory, Share, Size};
+
+/// Less holds too few uploads to be of use.
+const LEAST_DISK_BYTES: u64 = 1 << 20;
 
 /// `mica serve`.
 #[derive(Debug, Args)]
@@ -14,12 +17,27 @@ pub(crate) struct ServeArgs {
     /// Seconds that a broken connection may take to come back without losing a call; 0: none
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=3600))]
     pub(crate) resume: u32,
+    /// Disk for what each client's programs upload, so that a slow link need not carry it again; 0 keeps nothing
+    #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = disk)]
+    pub(crate) keep_uploads: u64,
     /// As root: the user that listens and that remote programs act for
     #[arg(long, value_name = "USER")]
     pub(crate) user: Option<String>,
     /// The standard input is the listening socket (used by `mica serve --user`)
     #[arg(long, hide = true)]
     pub(crate) inherited: bool,
+}
+
+/// A size on disk, or nothing.
+fn disk(text: &str) -> Result<u64, String> {
+    if text.trim() == "0" {
+        return Ok(0);
+    }
+    let Size(bytes) = text.parse()?;
+    match bytes >= LEAST_DISK_BYTES {
+        true => Ok(bytes),
+        false => Err(format!("{text:?} holds nothing: write 0, or 1MiB and more")),
+    }
 }
 
 /// `mica remote`.

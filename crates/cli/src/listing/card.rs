@@ -11,7 +11,7 @@ use crate::args::NameArgs;
 use crate::control::connect;
 use mica_command::output::{terminal_columns, wrap};
 use mica_command::refusal::explain;
-use mica_command::share::share_words;
+use mica_command::share::{share_words, short_of_processors};
 use mica_command::size::show_bytes;
 use mica_command::users::user_name;
 use mica_command::when::date_and_time;
@@ -106,6 +106,10 @@ fn link_words(link: &LinkInfo) -> String {
             link.resumed_total
         ));
     }
+    if link.saved_bytes_total > 0 {
+        let saved = show_bytes(link.saved_bytes_total);
+        words.push(format!("{saved} not sent again"));
+    }
     words.join(", ")
 }
 
@@ -176,7 +180,11 @@ impl Card {
 
     fn sharing(&mut self, vgpu: &VgpuInfo) {
         let uses = vgpu.share_measured_percent;
-        self.line("share", &format!("{}, uses {uses:.1} %", share_words(vgpu)));
+        let left = short_of_processors(vgpu).map_or_else(String::new, |percent| {
+            format!(" (busy machine: the GPU has processors {percent:.0} % of the time)")
+        });
+        let share = share_words(vgpu);
+        self.line("share", &format!("{share}, uses {uses:.1} %{left}"));
         self.line("sharing", mechanism_words(&vgpu.mechanism));
         self.line("priority", &word(&vgpu.priority));
         let waited = vgpu.throttled_seconds;
@@ -316,6 +324,7 @@ mod tests {
                 round_trip_us: 1240,
                 bytes_per_second: 96 << 20,
                 resumed_total: 2,
+                saved_bytes_total: 256 << 20,
             }),
             processes: vec![process],
             ..VgpuInfo::default()
@@ -331,7 +340,7 @@ mod tests {
             "  memory      12 MiB of 64 MiB in use, peak 20 MiB",
             "  share       70 % not reserved, uses 0.0 %",
             "  link        laptop at 192.0.2.7:40312, round trip 1.24 ms, takes 96 MiB/s, 2",
-            "              breaks without a lost call",
+            "              breaks without a lost call, 256 MiB not sent again",
             "process 4711",
             "  command     python3 train.py --epochs 10 --batch-size 64 --learning-rate 0.001",
             "              --seed 17",

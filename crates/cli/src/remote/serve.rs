@@ -25,6 +25,27 @@ use mica_command::child::{ends_with_us, own_path};
 /// The variable with the key of tickets, for processes that this one starts.
 const KEY: &str = "MICA_SERVE_KEY";
 
+/// What clients are granted; the process of each connection is told.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    /// Seconds that a broken connection is waited for.
+    pub(crate) resume_seconds: u32,
+    /// Bytes of a client's uploads that are kept.
+    pub(crate) upload_bytes: u64,
+}
+
+impl Terms {
+    fn words(self) -> [String; 4] {
+        let (resume, uploads) = (self.resume_seconds, self.upload_bytes);
+        [
+            "--resume".into(),
+            resume.to_string(),
+            "--keep-uploads".into(),
+            uploads.to_string(),
+        ]
+    }
+}
+
 /// Serves until it is ended.
 pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     let listener = match args.inherited {
@@ -34,8 +55,12 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         }
         false => listen(&args.listen)?,
     };
+    let terms = Terms {
+        resume_seconds: args.resume,
+        upload_bytes: args.keep_uploads,
+    };
     if let (Some(user), false) = (&args.user, args.inherited) {
-        return serve_as(user, args.resume, listener);
+        return serve_as(user, terms, listener);
     }
     let folder = Folder::from_environment()?;
     let identity = folder.identity()?;
@@ -55,9 +80,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     let key = ticket::fresh_key()?;
     let exe = own_path()?;
     let sessions = Arc::new(Sessions::default());
-    let (known, within) = (Arc::clone(&sessions), args.resume);
+    let known = Arc::clone(&sessions);
     let serve = move |stream: TcpStream, purpose| {
-        if let Err(error) = serve_one(&exe, &key, &known, within, stream, purpose) {
+        if let Err(error) = serve_one(&exe, &key, &known, terms, stream, purpose) {
             errln!("mica: no process for a connection: {error:#}");
         }
     };
@@ -93,7 +118,7 @@ fn serve_one(
     exe: &std::path::Path,
     key: &ticket::ServeKey,
     sessions: &Arc<Sessions>,
-    resume_seconds: u32,
+    terms: Terms,
     stream: TcpStream,
     purpose: Purpose,
 ) -> Result<()> {
@@ -110,7 +135,7 @@ fn serve_one(
     let hex = |half: &[u8]| -> String { half.iter().map(|b| format!("{b:02x}")).collect() };
     command
         .env(KEY, hex(first) + &hex(second))
-        .args(["--resume", &resume_seconds.to_string()])
+        .args(terms.words())
         .stdin(Stdio::from(OwnedFd::from(stream)))
         // New connections of the session come over it.
         .stdout(Stdio::from(sessions.attach()?));
@@ -122,7 +147,7 @@ fn serve_one(
 }
 
 /// Serves one connection, which is the standard input.
-pub(crate) fn connection(pair: bool, resume_seconds: u32) -> Result<()> {
+pub(crate) fn connection(pair: bool, terms: Terms) -> Result<()> {
     let key = std::env::var(KEY).ok().and_then(|key| {
         let (first, second) = key.split_at_checked(32)?;
         let halves = [first, second].map(Environment::parse_token);
@@ -151,7 +176,8 @@ pub(crate) fn connection(pair: bool, resume_seconds: u32) -> Result<()> {
         control: &connect,
         log: &log,
         arrivals: Some(&arrivals),
-        resume_within: Duration::from_secs(resume_seconds.into()),
+        resume_within: Duration::from_secs(terms.resume_seconds.into()),
+        upload_bytes: terms.upload_bytes,
     };
     let purpose = match pair {
         true => Purpose::Pair,
@@ -165,7 +191,7 @@ pub(crate) fn connection(pair: bool, resume_seconds: u32) -> Result<()> {
 }
 
 /// Goes on as another user, with the socket that is there already.
-fn serve_as(user: &str, resume_seconds: u32, listener: TcpListener) -> Result<()> {
+fn serve_as(user: &str, terms: Terms, listener: TcpListener) -> Result<()> {
     let passwd = std::fs::read_to_string("/etc/passwd").context("/etc/passwd cannot be read")?;
     let entry = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -179,8 +205,8 @@ fn serve_as(user: &str, resume_seconds: u32, listener: TcpListener) -> Result<()
         entry.ok_or_else(|| anyhow!("--user {user}: there is no such user"))?;
     let mut command = Command::new(own_path()?);
     command
-        .args(["serve", "--inherited", "--resume"])
-        .arg(resume_seconds.to_string())
+        .args(["serve", "--inherited"])
+        .args(terms.words())
         .env("HOME", home)
         .env_remove("XDG_RUNTIME_DIR")
         .stdin(Stdio::from(OwnedFd::from(listener)))

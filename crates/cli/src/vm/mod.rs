@@ -3,8 +3,8 @@
 //! The relay holds nothing: for each stream of the guest it starts a process, which joins the virtual GPU through its
 //! container socket, as a program in a container does.
 
+mod ivshmem;
 mod rate;
-mod regions;
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,7 +35,7 @@ const MOST_STREAMS: usize = 128;
 pub(crate) fn run(args: &VmArgs) -> Result<()> {
     match &args.command {
         VmCommand::Attach(args) => attach(args),
-        VmCommand::Detach(args) => regions::detach(&args.name),
+        VmCommand::Detach(args) => ivshmem::detach(&args.name),
         VmCommand::Serve(args) => serve(args),
     }
 }
@@ -48,7 +48,7 @@ fn attach(args: &VmAttachArgs) -> Result<()> {
         memory,
     } = args;
     must_be_isolated(name)?;
-    let snippets = regions::Snippets::new(name, memory)?;
+    let snippets = ivshmem::Snippets::new(name, memory)?;
     let (words, qemu, libvirt) = (snippets.words(), snippets.qemu(), snippets.libvirt());
     outln!(
         "\
@@ -100,7 +100,7 @@ fn serve(args: &VmServeArgs) -> Result<()> {
     let streams = Streams {
         exe: own_path()?,
         socket: folder.join("host.sock"),
-        regions: regions::prepare(&args.name, &args.memory, args.ivshmem_owner.as_deref())?.into(),
+        ivshmem: ivshmem::prepare(&args.name, &args.memory, args.ivshmem_owner.as_deref())?.into(),
         open: Arc::default(),
     };
     let mut rate = Rate::new(Instant::now());
@@ -155,7 +155,7 @@ struct Streams {
     /// The virtual GPU's container socket.
     socket: PathBuf,
     /// The files of the machine's shared memory.
-    regions: Arc<[PathBuf]>,
+    ivshmem: Arc<[PathBuf]>,
     open: Arc<AtomicUsize>,
 }
 
@@ -168,11 +168,11 @@ impl Streams {
             return;
         }
         let (exe, socket, open) = (self.exe.clone(), self.socket.clone(), self.open.clone());
-        let regions = Arc::clone(&self.regions);
+        let ivshmem = Arc::clone(&self.ivshmem);
         // The thread waits for the process, so that the process ends with this one.
         std::thread::spawn(move || {
             let mut command = Command::new(exe);
-            command.arg("vm-stream").arg(socket).args(&*regions);
+            command.arg("vm-stream").arg(socket).args(&*ivshmem);
             command.stdin(Stdio::from(stream)).stdout(Stdio::null());
             let child = ends_with_us(&mut command, libc::SIGTERM).spawn();
             drop(command);
@@ -181,19 +181,19 @@ impl Streams {
             }
             open.fetch_sub(1, Relaxed);
             // A process that was killed has emptied nothing.
-            mica_guest::clear_unused_regions(&regions);
+            mica_guest::clear_unused_ivshmem(&ivshmem);
         });
     }
 }
 
 /// Serves one stream, which is the standard input.
-pub(crate) fn stream(socket: &Path, regions: &[PathBuf]) -> Result<()> {
+pub(crate) fn stream(socket: &Path, ivshmem: &[PathBuf]) -> Result<()> {
     let stream = std::io::stdin().as_fd().try_clone_to_owned()?;
     let environment = Environment {
         socket: socket.to_owned(),
         token: Environment::NO_TOKEN,
     };
-    if let Err(error) = mica_guest::serve(stream, &environment, regions) {
+    if let Err(error) = mica_guest::serve(stream, &environment, ivshmem) {
         let error = anyhow::Error::new(error);
         errln!(
             "mica: a guest's stream ended: {}",

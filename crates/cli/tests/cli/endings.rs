@@ -167,7 +167,7 @@ fn a_terminals_interrupt_arrives_once() {
 }
 
 #[test]
-fn a_virtual_gpu_that_is_removed_under_a_program_is_named() {
+fn a_virtual_gpu_is_removed_under_a_program_by_force_only_and_named() {
     let home = Home::new();
     home.ok("create team -m 64MiB");
     // A program without a session is not ended with its virtual GPU.
@@ -193,6 +193,12 @@ fn a_virtual_gpu_that_is_removed_under_a_program_is_named() {
         eventually("it runs", || {
             home.ok("events team -n 9").contains(program) && (program == "cat" || has_program())
         });
+        let refused = home.fails(1, "rm team");
+        let why = match program {
+            "cat" => "started in team, has not ended: cat",
+            _ => "a process runs in team",
+        };
+        assert!(refused.contains(why), "{refused}");
         home.ok("rm team --force");
         drop(running.stdin.take());
         let mut said = String::new();

@@ -15,6 +15,8 @@ pub struct LinkInfo {
     pub bytes_per_second: u64,
     /// Broken connections that were replaced without losing a call.
     pub resumed_total: u64,
+    /// Bytes of uploads that were not sent, because this machine had kept them.
+    pub saved_bytes_total: u64,
 }
 
 /// A new measurement of a link, told by the process that serves the other machine.

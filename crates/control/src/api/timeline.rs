@@ -65,6 +65,8 @@ pub struct Point {
     pub measured_seconds: f32,
     /// Share in force, on average; of a GPU: the sum of guaranteed shares.
     pub share_asked_percent: f32,
+    /// The part of that which nobody reserved: it shrinks when others reserve shares. Of a GPU: 0.
+    pub share_unreserved_percent: f32,
     /// Percent of the GPU's time that it had, on average; of a GPU: how busy it was.
     pub share_got_percent: f32,
     /// Time its threads waited for their turn, in percent of the step, summed over threads.
@@ -137,6 +139,8 @@ pub struct UsageAccount {
     pub gpu_hours: f64,
     /// Hours of a whole GPU that were in force as shares.
     pub share_hours: f64,
+    /// The part of those hours that nobody had reserved.
+    pub share_unreserved_hours: f64,
     /// Part of the shares in force that was not used, in percent.
     pub idle_percent: f64,
     /// Memory in use times its duration, in GiB hours.

@@ -252,6 +252,7 @@ pub(super) const POSTED: &[&str] = &[
     "cuMemsetD8Async",
     "cuMemsetD8_v2",
     "cuStreamAddCallback",
+    "cuStreamBatchMemOp_v2",
     "cuStreamDestroy",
     "cuStreamDestroy_v2",
     "cuStreamWaitEvent",

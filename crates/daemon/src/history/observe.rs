@@ -90,10 +90,15 @@ impl Observer {
         let processes = members
             .filter(|client| client.role != Role::Monitor)
             .count();
+        let share = registry.share_percent(vgpu).as_f64() as f32;
         Point {
             time_seconds: now,
             measured_seconds: seconds as f32,
-            share_asked_percent: registry.share_percent(vgpu).as_f64() as f32,
+            share_asked_percent: share,
+            share_unreserved_percent: match vgpu.spec.share_percent {
+                Some(_) => 0.0,
+                None => share,
+            },
             share_got_percent: vgpu.measured_percent as f32,
             waiting_percent: sample.gate_wait_percent,
             memory_used_bytes: used,

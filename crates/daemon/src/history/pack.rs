@@ -12,8 +12,8 @@ use mica_control::api::Point;
 
 use super::record::Record;
 
-/// Longest bytes of one packed record: two masks and twelve numbers of five bytes.
-pub(crate) const MOST_BYTES: usize = 62;
+/// Longest bytes of one packed record: two masks and thirteen numbers of five bytes.
+pub(crate) const MOST_BYTES: usize = 67;
 
 /// Memory is counted in pages of this size, which reaches 256 TiB.
 const PAGE_BYTES: u64 = 64 << 10;
@@ -27,9 +27,9 @@ const MOST_MEASURED: u32 = 65_535;
 const IS_NEXT: u8 = 1 << 7;
 /// A second mask follows.
 const HAS_MORE: u8 = 1 << 6;
-/// Values of the first mask; the others are in the second one.
+/// Values of the first mask; the others are in the second one, whose bits of later values are clear in older files.
 const OFTEN: usize = 6;
-const VALUES: usize = 11;
+const VALUES: usize = 12;
 const TIME: usize = 0;
 const MEASURED: usize = 1;
 
@@ -141,6 +141,7 @@ fn values_of(point: &Point) -> Values {
         pages(point.memory_limit_bytes),
         point.processes,
         u32::try_from(point.alloc_denied).unwrap_or(u32::MAX),
+        hundredths(point.share_unreserved_percent),
     ]
 }
 
@@ -157,6 +158,7 @@ fn point_of(values: &Values) -> Point {
         limit,
         processes,
         denied,
+        unreserved,
     ] = *values;
     let percent = |hundredths: u32| hundredths as f32 / HUNDREDTHS;
     let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES;
@@ -164,6 +166,7 @@ fn point_of(values: &Values) -> Point {
         time_seconds: time.into(),
         measured_seconds: measured.min(MOST_MEASURED) as f32 / TENTHS,
         share_asked_percent: percent(asked),
+        share_unreserved_percent: percent(unreserved),
         share_got_percent: percent(got),
         waiting_percent: waiting as f32 / TENTHS,
         memory_used_bytes: bytes(used),
@@ -236,6 +239,7 @@ mod tests {
             time_seconds: 1_790_000_000,
             measured_seconds: 10.1,
             share_asked_percent: 33.33,
+            share_unreserved_percent: 11.11,
             share_got_percent: 12.34,
             waiting_percent: 2500.5,
             memory_used_bytes: 3 << 30,

@@ -21,6 +21,7 @@ pub(crate) fn joined(a: &Point, b: &Point) -> Point {
         time_seconds: first.time_seconds,
         measured_seconds: seconds,
         share_asked_percent: average(a.share_asked_percent, b.share_asked_percent),
+        share_unreserved_percent: average(a.share_unreserved_percent, b.share_unreserved_percent),
         share_got_percent: average(a.share_got_percent, b.share_got_percent),
         waiting_percent: average(a.waiting_percent, b.waiting_percent),
         memory_used_bytes: bytes(a.memory_used_bytes, b.memory_used_bytes),
@@ -69,6 +70,7 @@ pub(crate) fn rounded(mut point: Point) -> Point {
     for (value, steps) in [
         (&mut point.measured_seconds, 10.0),
         (&mut point.share_asked_percent, 100.0),
+        (&mut point.share_unreserved_percent, 100.0),
         (&mut point.share_got_percent, 100.0),
         (&mut point.waiting_percent, 100.0),
     ] {

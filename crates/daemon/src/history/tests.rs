@@ -26,6 +26,7 @@ fn busy(time_seconds: u64, got: f32) -> Point {
         time_seconds,
         measured_seconds: 1.0,
         share_asked_percent: 50.0,
+        share_unreserved_percent: 12.5,
         share_got_percent: got,
         waiting_percent: 10.0,
         memory_used_bytes: 2 * GIB,
@@ -87,6 +88,7 @@ fn noisy(step: u64, series: u64, seconds: u64) -> Point {
         time_seconds: BEGIN + step * seconds,
         measured_seconds: about(seconds as f32, 0, 0.1),
         share_asked_percent: 1.0,
+        share_unreserved_percent: 1.0,
         share_got_percent: about(20.0 + series as f32 / 10.0, 1, 2.0),
         waiting_percent: about(50.0, 2, 2.0),
         memory_used_bytes: used,
@@ -287,6 +289,8 @@ fn accounts_add_up_by_user_name_and_container() {
     assert_eq!((eight.key.as_str(), eight.vgpus), ("8", 2));
     near(eight.gpu_hours, 0.75);
     near(eight.share_hours, 1.0);
+    near(seven.share_unreserved_hours, seven.share_hours / 4.0);
+    assert!(seven.share_unreserved_hours > 0.1);
     // 50 of the 75 percent are within the share of one; the other did nothing.
     near(eight.idle_percent, 50.0);
     near(seven.idle_percent, 50.0);

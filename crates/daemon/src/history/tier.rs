@@ -135,7 +135,9 @@ impl Tier {
             };
         };
         let follows = (end_of(&before) - point.time_seconds as f64).abs() < GAP_SECONDS;
+        let unreserved = |point: &Point| (point.share_unreserved_percent * 100.0).round() as u32;
         let alike = (before.share_asked_percent - point.share_asked_percent).abs() < 0.01
+            && unreserved(&before) == unreserved(&point)
             && before.memory_limit_bytes == point.memory_limit_bytes;
         let longest = self.resolution.longest_idle_seconds;
         let fits = before.measured_seconds + point.measured_seconds <= longest;

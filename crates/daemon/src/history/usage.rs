@@ -28,6 +28,7 @@ impl Sum {
         account.measured_hours += hours;
         account.gpu_hours += part(point.share_got_percent);
         account.share_hours += part(point.share_asked_percent);
+        account.share_unreserved_hours += part(point.share_unreserved_percent);
         account.memory_gib_hours += point.memory_used_bytes as f64 / GIB * hours;
         account.memory_limit_gib_hours += point.memory_limit_bytes as f64 / GIB * hours;
         account.waiting_hours += part(point.waiting_percent);

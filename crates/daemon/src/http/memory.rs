@@ -157,7 +157,7 @@ fn fill(program: &mut ProgramMemory, pieces: Vec<Piece>, sums: &MemorySums) {
     program.asked_bytes = sums.asked_bytes;
     program.away_bytes = sums.away_bytes;
     program.pinned_bytes = sums.pinned_bytes;
-    program.arena_bytes = sums.arena_bytes;
+    program.arena_bytes = sums.store_bytes;
     program.pool = PoolFigures {
         held_bytes: figures.held_bytes,
         asked_bytes: figures.asked_bytes,

@@ -40,7 +40,7 @@ pub(crate) async fn report(
             return Err(not_found(&name).into());
         }
         if report.end.is_none() {
-            vgpu.program_started(report.pid, &command);
+            vgpu.program_started(report.pid, peer.pid, &command);
         }
         name
     };

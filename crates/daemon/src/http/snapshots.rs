@@ -25,14 +25,21 @@ fn file_name(text: &str) -> Result<[u8; 16], ApiError> {
     }
 }
 
-/// Does something to the end, even if whoever asked does not wait for it.
-async fn to_the_end<F>(daemon: &Arc<Daemon>, name: &str, work: F) -> Answer<VgpuInfo>
+/// Does something with a virtual GPU and a lent file to the end, even if whoever asked does not wait for it.
+async fn with_lent_file<F>(
+    Caller { daemon, peer }: Caller,
+    name: &str,
+    file: &str,
+    work: impl FnOnce(Arc<Daemon>, String, [u8; 16]) -> F,
+) -> Answer<VgpuInfo>
 where
     F: Future<Output = Result<(), ApiError>> + Send + 'static,
 {
+    let name = daemon.owned(&daemon.registry(), peer, name)?;
+    let work = work(daemon.clone(), name.clone(), file_name(file)?);
     let ended = tokio::spawn(work).await;
     ended.map_err(|failure| error("internal", failure.to_string(), None))??;
-    Ok(Json(daemon.info_of(name)?))
+    Ok(Json(daemon.info_of(&name)?))
 }
 
 /// Saves a virtual GPU to a file that was lent on the host socket. Its program waits until the file is restored.
@@ -40,14 +47,14 @@ where
     request_body = SnapshotFile,
     responses((status = 200, body = VgpuInfo), (status = "4XX", body = ApiError)))]
 pub(crate) async fn save(
-    Caller { daemon, peer }: Caller,
+    caller: Caller,
     Path(name): Path<String>,
     Body(file): Body<SnapshotFile>,
 ) -> Answer<VgpuInfo> {
-    let name = daemon.owned(&daemon.registry(), peer, &name)?;
-    let (lent, its_daemon, its_name) = (file_name(&file.file)?, daemon.clone(), name.clone());
-    let work = async move { its_daemon.save_snapshot(&its_name, &lent).await };
-    to_the_end(&daemon, &name, work).await
+    with_lent_file(caller, &name, &file.file, |daemon, name, lent| async move {
+        daemon.save_snapshot(&name, &lent).await
+    })
+    .await
 }
 
 /// Restores a virtual GPU from a file that was lent on the host socket. Its program goes on.
@@ -55,14 +62,14 @@ pub(crate) async fn save(
     request_body = SnapshotFile,
     responses((status = 200, body = VgpuInfo), (status = "4XX", body = ApiError)))]
 pub(crate) async fn restore(
-    Caller { daemon, peer }: Caller,
+    caller: Caller,
     Path(name): Path<String>,
     Body(file): Body<SnapshotFile>,
 ) -> Answer<VgpuInfo> {
-    let name = daemon.owned(&daemon.registry(), peer, &name)?;
-    let (lent, its_daemon, its_name) = (file_name(&file.file)?, daemon.clone(), name.clone());
-    let work = async move { its_daemon.restore_snapshot(&its_name, &lent).await };
-    to_the_end(&daemon, &name, work).await
+    with_lent_file(caller, &name, &file.file, |daemon, name, lent| async move {
+        daemon.restore_snapshot(&name, &lent).await
+    })
+    .await
 }
 
 /// Moves a virtual GPU to another GPU, by way of a file that was lent on the host socket. Its program waits meanwhile.
@@ -70,13 +77,16 @@ pub(crate) async fn restore(
     request_body = Migration,
     responses((status = 200, body = VgpuInfo), (status = "4XX", body = ApiError)))]
 pub(crate) async fn migrate(
-    Caller { daemon, peer }: Caller,
+    caller: Caller,
     Path(name): Path<String>,
     Body(migration): Body<Migration>,
 ) -> Answer<VgpuInfo> {
-    let name = daemon.owned(&daemon.registry(), peer, &name)?;
-    let (lent, gpu) = (file_name(&migration.file)?, migration.gpu);
-    let (its_daemon, its_name) = (daemon.clone(), name.clone());
-    let work = async move { its_daemon.migrate(&its_name, gpu, &lent).await };
-    to_the_end(&daemon, &name, work).await
+    let gpu = migration.gpu;
+    with_lent_file(
+        caller,
+        &name,
+        &migration.file,
+        |daemon, name, lent| async move { daemon.migrate(&name, gpu, &lent).await },
+    )
+    .await
 }

@@ -36,7 +36,7 @@ impl Registry {
     }
 
     /// Host memory for memory that is away.
-    fn arena_bytes(&self) -> u64 {
+    fn backing_store_bytes(&self) -> u64 {
         match self.config.swap.arena_bytes {
             0 => host_memory_bytes() / 2,
             bytes => bytes,
@@ -62,9 +62,9 @@ impl Registry {
         let within = most.saturating_sub(fixed + limits(true).sum::<u64>());
         let everywhere = self.vgpus.values().filter(|v| v.is_swappable());
         let kept: u64 = everywhere.map(|v| v.ledger.limit_bytes()).sum();
-        let arena = self.arena_bytes();
-        let in_arena = arena.saturating_sub(kept);
-        let least = beside.min(within).min(in_arena);
+        let store = self.backing_store_bytes();
+        let in_store = store.saturating_sub(kept);
+        let least = beside.min(within).min(in_store);
         let bound = match least {
             _ if least == beside => None,
             _ if least == within => Some(format!(
@@ -72,7 +72,7 @@ impl Registry {
             )),
             _ => Some(format!(
                 "host memory for swapping is {}, of which {} are reserved (swap.arena_bytes)",
-                size(arena),
+                size(store),
                 size(kept)
             )),
         };

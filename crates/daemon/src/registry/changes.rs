@@ -156,6 +156,13 @@ impl Registry {
                 }),
             ));
         }
+        if let (false, Some((pid, command))) = (force, self.vgpu(name)?.program_in_flight()) {
+            return Err(error(
+                "busy",
+                format!("process {pid}, started in {name}, has not ended: {command}"),
+                Some("end it, or remove the virtual GPU with --force".into()),
+            ));
+        }
         let Some(mut vgpu) = self.vgpus.remove(name) else {
             return Err(not_found(name));
         };

@@ -197,7 +197,7 @@ impl Registry {
             link: None,
             in_containers: Vec::new(),
             probes: Vec::new(),
-            commands: Vec::new(),
+            started: Vec::new(),
             served_before: BTreeMap::new(),
             has_unseen: false,
             workers: BTreeMap::new(),

@@ -13,6 +13,7 @@ mod regions;
 
 pub(crate) use containers::{Behind, MadeFor};
 pub(crate) use names::may_mean;
+pub(crate) use program_reports::StartedProgram;
 pub(crate) use regions::{OpenedRegion, Region, StoredRegion};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -33,6 +34,7 @@ use crate::gpu_thread::{Change, GpuThread};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::placement::error;
+use crate::processors::Processors;
 use crate::profiles::{Profiled, ToldProfile};
 use crate::swap::{Moved, Turns};
 use crate::tenant::{Entitlement, Governed, Tenant};
@@ -57,6 +59,7 @@ pub(crate) struct Gpu {
     /// The killed worker on it that does not end. Until it does, the GPU takes no new programs.
     pub(crate) hung: Option<String>,
     pub(crate) charged_percent: f64,
+    pub(crate) processors: Processors,
     /// Processes that use it and belong to no virtual GPU, with the memory they hold.
     pub(crate) outsiders: Vec<(u32, u64)>,
 }
@@ -250,7 +253,7 @@ pub(crate) struct Vgpu {
     pub(crate) probes: Vec<Watched>,
     /// Programs whose start was told, with their command lines. These are not read from the processes: a process can make
     /// a reader of its memory wait for ever.
-    pub(crate) commands: Vec<(Watched, String)>,
+    pub(crate) started: Vec<StartedProgram>,
     /// Which worker served which program when an earlier daemon ended, by process number and start time.
     pub(crate) served_before: BTreeMap<(u32, u64), (u32, u64)>,
     /// It may have programs that the daemon does not know: from before a restart, or of another process namespace.

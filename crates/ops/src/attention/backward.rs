@@ -1,6 +1,6 @@
-//! Gradients of attention, by products over the whole matrix of scores.
+//! Gradients of attention: by one kernel where there is one, else by products over the whole matrix of scores.
 
-use super::{Attention, Sizes, check, mismatch};
+use super::{Attended, Attention, Sizes, check, mismatch};
 use crate::{DType, Error, Gemm, Ops, Reduction, Result, Tensor};
 
 /// Gradients of attention's inputs, in their type and shape.
@@ -14,9 +14,33 @@ pub struct AttentionGradients {
     pub dv: Tensor,
 }
 
+fn check_gradient(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    spec: &Attention,
+    doutput: &Tensor,
+) -> Result<Sizes> {
+    let sizes = check(q, k, v, spec)?;
+    if doutput.shape() != q.shape() || doutput.dtype() != q.dtype() {
+        let rule = "the output's gradient has the queries' shape and type";
+        let gradient = ("the gradient", doutput);
+        return Err(mismatch(gradient, ("the queries", q), rule));
+    }
+    if spec.pages.is_some() {
+        let message = "gradients of keys in pages are not implemented";
+        return Err(Error::argument("attention_backward", message));
+    }
+    if spec.starts.is_some() {
+        let message = "gradients of sequences of different lengths are not implemented";
+        return Err(Error::argument("attention_backward", message));
+    }
+    Ok(sizes)
+}
+
 impl Ops {
-    /// The gradients of `attention(q, k, v)` for the gradient of its output. Makes the whole matrix of
-    /// scores: twice [`AttentionMemory::plain`](super::AttentionMemory).
+    /// The gradients of `attention(q, k, v)` for the gradient of its output, computed from the inputs alone.
+    /// [`Ops::attention_backward_of`] is faster where the result of the forward pass is still there.
     ///
     /// # Errors
     /// If shapes or types do not fit, or sequences have different lengths.
@@ -28,19 +52,49 @@ impl Ops {
         spec: &Attention,
         doutput: &Tensor,
     ) -> Result<AttentionGradients> {
-        let sizes = check(q, k, v, spec)?;
-        if doutput.shape() != q.shape() || doutput.dtype() != q.dtype() {
-            let rule = "the output's gradient has the queries' shape and type";
-            return Err(mismatch(
-                ("the gradient", doutput),
-                ("the queries", q),
-                rule,
-            ));
+        let sizes = check_gradient(q, k, v, spec, doutput)?;
+        if self.has_flash_backward(&sizes)? {
+            let attended = self.attention(q, k, v, spec)?;
+            return self.attention_backward_of(q, k, v, spec, &attended, doutput);
         }
-        if spec.starts.is_some() {
-            let message = "gradients of sequences of different lengths are not implemented";
-            return Err(Error::argument("attention_backward", message));
+        self.plain_backward(&sizes, [q, k, v], spec, doutput)
+    }
+
+    /// The gradients of `attention(q, k, v)`, whose result is `attended`, for the gradient of its output. On Hopper one
+    /// kernel computes them; its sums for the queries are added in no fixed order, so that their last bits differ from
+    /// run to run. Elsewhere the whole matrix of scores is made: twice
+    /// [`AttentionMemory::plain`](super::AttentionMemory).
+    ///
+    /// # Errors
+    /// If shapes or types do not fit, or sequences have different lengths.
+    pub fn attention_backward_of(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        spec: &Attention,
+        attended: &Attended,
+        doutput: &Tensor,
+    ) -> Result<AttentionGradients> {
+        let sizes = check_gradient(q, k, v, spec, doutput)?;
+        let output = &attended.output;
+        if output.shape() != q.shape() || output.dtype() != q.dtype() {
+            let rule = "the output has the queries' shape and type";
+            return Err(mismatch(("the output", output), ("the queries", q), rule));
         }
+        match self.flash_backward(&sizes, [q, k, v], attended, doutput)? {
+            Some(gradients) => Ok(gradients),
+            None => self.plain_backward(&sizes, [q, k, v], spec, doutput),
+        }
+    }
+
+    fn plain_backward(
+        &self,
+        sizes: &Sizes,
+        [q, k, v]: [&Tensor; 3],
+        spec: &Attention,
+        doutput: &Tensor,
+    ) -> Result<AttentionGradients> {
         if sizes.keys == 0 {
             let zeros = |like: &Tensor| self.zeros(like.shape(), sizes.dtype);
             let (dq, dk, dv) = (zeros(q)?, zeros(k)?, zeros(v)?);
@@ -51,9 +105,9 @@ impl Ops {
             self.dense(q)?.reshape(&rows)?,
             self.dense(doutput)?.reshape(&rows)?,
         );
-        let (k3, v3) = (self.per_head(&sizes, k)?, self.per_head(&sizes, v)?);
+        let (k3, v3) = (self.per_head(sizes, k)?, self.per_head(sizes, v)?);
         let product = |a: &Tensor, b: &Tensor| self.gemm(a, b, &Gemm::default());
-        let weights = self.attention_weights(&sizes, &q3, &k3, spec)?;
+        let weights = self.attention_weights(sizes, &q3, &k3, spec)?;
         let dv = product(&weights.t()?, &dy)?;
         let dweights = product(&dy, &v3.t()?)?;
         let dscores = self.softmax_backward(&weights, &dweights, sizes.scale)?;
@@ -62,8 +116,8 @@ impl Ops {
         let dk = product(&dscores.t()?, &q3)?;
         Ok(AttentionGradients {
             dq: dq.reshape(q.shape())?,
-            dk: self.per_kv_head(&sizes, &dk)?,
-            dv: self.per_kv_head(&sizes, &dv)?,
+            dk: self.per_kv_head(sizes, &dk)?,
+            dv: self.per_kv_head(sizes, &dv)?,
         })
     }
 

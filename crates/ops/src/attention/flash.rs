@@ -5,12 +5,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Attended, Attention, Sizes};
 use crate::pack::MOST_BLOCKS;
+use crate::tensor_maps::Boxes;
 use crate::{DType, Ops, Result, Tensor};
 
 /// As `Attention` in `kernels/attention.cuh`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Params {
+pub(super) struct Params {
     q: u64,
     k: u64,
     v: u64,
@@ -18,6 +19,8 @@ struct Params {
     lse: u64,
     starts_q: u64,
     starts_k: u64,
+    table: u64,
+    lengths: u64,
     q_strides: [i64; 3],
     k_strides: [i64; 3],
     v_strides: [i64; 3],
@@ -30,8 +33,51 @@ struct Params {
     causal: i32,
     window: i32,
     lse_row: i32,
+    table_row: i32,
+    page_rows: i32,
     scale: f32,
     reserved: f32,
+}
+
+impl Params {
+    /// Of whole tensors.
+    pub(super) fn new(sizes: &Sizes, [q, k, v]: [&Tensor; 3], output: &Tensor) -> Self {
+        Self {
+            q: q.address(),
+            k: k.address(),
+            v: v.address(),
+            o: output.address(),
+            lse: 0,
+            starts_q: 0,
+            starts_k: 0,
+            table: 0,
+            lengths: 0,
+            q_strides: strides(q),
+            k_strides: strides(k),
+            v_strides: strides(v),
+            o_strides: strides(output),
+            queries: sizes.queries as i32,
+            keys: sizes.keys as i32,
+            heads: sizes.heads as i32,
+            group: (sizes.heads / sizes.kv_heads) as i32,
+            size: sizes.size as i32,
+            causal: i32::from(sizes.is_causal),
+            window: sizes.window,
+            lse_row: sizes.queries as i32,
+            table_row: (sizes.keys / sizes.page_rows.max(1)) as i32,
+            page_rows: sizes.page_rows as i32,
+            scale: sizes.scale,
+            reserved: 0.0,
+        }
+    }
+
+    /// With the log sums of the rows.
+    pub(super) fn with_log_sums(self, log_sums: &Tensor) -> Self {
+        Self {
+            lse: log_sums.address(),
+            ..self
+        }
+    }
 }
 
 /// Which kernel, and what it needs.
@@ -41,15 +87,40 @@ pub(crate) enum Flash {
     Rows,
     /// Tensor cores, for heads of at most so many elements.
     Mma(u32),
+    /// Tensor cores of Hopper, for heads of at most so many elements; a tile has so many keys.
+    Wgmma { size: u32, keys: u32 },
 }
 
+/// Queries of a block of the kernels for Hopper.
+const WGMMA_QUERIES: u32 = 128;
+
 impl Flash {
+    /// The kernel for Hopper.
+    fn hopper(sizes: &Sizes) -> Self {
+        let (size, keys) = if sizes.size > 64 {
+            (128, 128)
+        } else {
+            (64, 176)
+        };
+        Self::Wgmma { size, keys }
+    }
+
+    /// Whether the kernel can read a tensor where it is.
+    fn takes(self, tensor: &Tensor) -> bool {
+        // The copy unit knows no axis along which nothing moves.
+        let repeats = (tensor.shape().iter())
+            .zip(tensor.strides())
+            .any(|(size, stride)| *size > 1 && *stride == 0);
+        is_aligned(tensor) && !(repeats && matches!(self, Self::Wgmma { .. }))
+    }
+
     /// Queries of a block.
     fn queries(self) -> usize {
         match self {
             Self::Rows => 32,
             Self::Mma(256) => 64,
             Self::Mma(_) => 128,
+            Self::Wgmma { .. } => WGMMA_QUERIES as usize,
         }
     }
 
@@ -67,11 +138,16 @@ impl Flash {
                 let rows = self.queries() as u32 + 128;
                 Grid::of(blocks, [128, 1, 1]).shared(rows * size * 2)
             }
+            // Queries, two tiles of keys and two of values, nine barriers.
+            Self::Wgmma { size, keys } => {
+                let rows = WGMMA_QUERIES + 4 * keys;
+                Grid::of(blocks, [384, 1, 1]).shared(rows * size * 2 + 9 * 8)
+            }
         }
     }
 }
 
-fn strides(tensor: &Tensor) -> [i64; 3] {
+pub(super) fn strides(tensor: &Tensor) -> [i64; 3] {
     let s = tensor.strides();
     [s[0] as i64, s[1] as i64, s[2] as i64]
 }
@@ -86,7 +162,44 @@ fn is_aligned(tensor: &Tensor) -> bool {
         && outer.all(|(size, stride)| *size == 1 || stride.is_multiple_of(elements))
 }
 
+/// Boxes of 64 elements of so many rows of a head.
+pub(super) fn head_boxes(tensor: &Tensor, rows: u32) -> Boxes {
+    let [batch, heads, count, size] = [0, 1, 2, 3].map(|axis| tensor.shape()[axis] as u64);
+    let mut strides = strides(tensor).map(|stride| stride as u64);
+    // The distance along an axis of one element does not matter, but has to be a possible one.
+    for (stride, length) in strides.iter_mut().zip([batch, heads, count]) {
+        if length == 1 {
+            *stride = size.next_multiple_of(8);
+        }
+    }
+    let [stack, matrix, row] = strides;
+    Boxes {
+        dtype: tensor.dtype(),
+        address: tensor.address(),
+        sizes: [size, count, heads, batch],
+        strides: [row, matrix, stack],
+        rank: 4,
+        tile: [64, rows, 1],
+    }
+}
+
 impl Ops {
+    /// Whether a kernel for Hopper computes these sizes. The copy unit fetches whole boxes, also beyond the end of a sequence,
+    /// so sequences of different lengths in one tensor, and pages, are not for it.
+    fn has_wgmma_attention(&self, sizes: &Sizes) -> Result<bool> {
+        let fits = (33..=128).contains(&sizes.size) && !sizes.is_ragged && sizes.page_rows == 0;
+        let has_rows = sizes.queries > 0 && sizes.keys > 0;
+        let file = format!("attention_wgmma.{}", sizes.dtype);
+        Ok(fits && has_rows && self.capability.0 == 9 && self.kernels.allows(&file)?)
+    }
+
+    /// Whether gradients are computed by one kernel.
+    pub(super) fn has_flash_backward(&self, sizes: &Sizes) -> Result<bool> {
+        let kernel = self.flash_kernel(sizes)?;
+        let file = format!("attention_back_wgmma.{}", sizes.dtype);
+        Ok(matches!(kernel, Some(Flash::Wgmma { .. })) && self.kernels.allows(&file)?)
+    }
+
     /// The kernel for these sizes, if there is one.
     pub(crate) fn flash_kernel(&self, sizes: &Sizes) -> Result<Option<Flash>> {
         let fits = sizes.size.is_multiple_of(8) && (8..=256).contains(&sizes.size);
@@ -98,6 +211,9 @@ impl Ops {
         }
         let file = format!("attention_mma.{}", sizes.dtype);
         let half = matches!(sizes.dtype, DType::F16 | DType::BF16);
+        if half && self.tensor_cores && self.has_wgmma_attention(sizes)? {
+            return Ok(Some(Flash::hopper(sizes)));
+        }
         if half && self.tensor_cores && self.kernels.allows(&file)? {
             let size = (sizes.size as u32).next_power_of_two().max(32);
             return Ok(Some(Flash::Mma(size)));
@@ -106,23 +222,32 @@ impl Ops {
         Ok(Some(Flash::Rows))
     }
 
-    fn flash_file(&self, kernel: Flash, dtype: DType) -> Result<Kernel> {
+    fn flash_file(&self, kernel: Flash, dtype: DType, is_paged: bool) -> Result<Kernel> {
         match kernel {
+            Flash::Rows if is_paged => self.kernels.get("attention.f32", "attention_rows_paged"),
             Flash::Rows => self.kernels.get("attention.f32", "attention_rows"),
+            Flash::Mma(size) if is_paged => {
+                let file = format!("attention_paged.{dtype}");
+                self.kernels.get(&file, &format!("flash_paged_{size}"))
+            }
             Flash::Mma(size) => {
                 let file = format!("attention_mma.{dtype}");
                 self.kernels.get(&file, &format!("flash_{size}"))
+            }
+            Flash::Wgmma { size, .. } => {
+                let file = format!("attention_wgmma.{dtype}");
+                self.kernels.get(&file, &format!("flash_wgmma_{size}"))
             }
         }
     }
 
     /// A tensor as the kernel reads it.
-    fn flash_input(&self, kernel: Flash, tensor: &Tensor) -> Result<Tensor> {
+    pub(super) fn flash_input(&self, kernel: Flash, tensor: &Tensor) -> Result<Tensor> {
         let tensor = match kernel {
             Flash::Rows if tensor.dtype() != DType::F32 => self.cast(tensor, DType::F32)?,
             _ => tensor.clone(),
         };
-        match is_aligned(&tensor) {
+        match kernel.takes(&tensor) {
             true => Ok(tensor),
             false => self.dense(&tensor),
         }
@@ -134,7 +259,7 @@ impl Ops {
             return Ok(0);
         };
         let widens = kernel == Flash::Rows && sizes.dtype != DType::F32;
-        let copies = inputs.map(|tensor| match (widens, is_aligned(tensor)) {
+        let copies = inputs.map(|tensor| match (widens, kernel.takes(tensor)) {
             (true, _) => tensor.len() * 4,
             (false, false) => tensor.len() * sizes.dtype.size_bytes(),
             (false, true) => 0,
@@ -165,6 +290,10 @@ impl Ops {
                 Some(self.numbers(starts.keys)?),
             ),
         };
+        let pages = match &spec.pages {
+            None => None,
+            Some(pages) => Some((self.dense(pages.table)?, self.dense(pages.lengths)?)),
+        };
         let lengths = |starts: &[usize]| starts.windows(2).map(|s| s[1] - s[0]).max().unwrap_or(0);
         let (longest, batch) = match &spec.starts {
             None => (sizes.queries, sizes.batch),
@@ -180,31 +309,31 @@ impl Ops {
         };
         let address = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, Tensor::address);
         let params = Params {
-            q: q.address(),
-            k: k.address(),
-            v: v.address(),
-            o: output.address(),
             lse: address(&result.log_sums),
+            table: pages.as_ref().map_or(0, |(table, _)| table.address()),
+            lengths: pages.as_ref().map_or(0, |(_, lengths)| lengths.address()),
             starts_q: address(&starts_q),
             starts_k: address(&starts_k),
             q_strides: placed(&q),
             k_strides: placed(&k),
             v_strides: placed(&v),
             o_strides: placed(&output),
-            queries: sizes.queries as i32,
-            keys: sizes.keys as i32,
-            heads: sizes.heads as i32,
-            group: (sizes.heads / sizes.kv_heads) as i32,
-            size: sizes.size as i32,
-            causal: i32::from(spec.causal),
-            window: sizes.window,
-            lse_row: sizes.queries as i32,
-            scale: sizes.scale,
-            reserved: 0.0,
+            ..Params::new(sizes, [&q, &k, &v], &output)
         };
-        let function = self.flash_file(kernel, sizes.dtype)?;
+        let function = self.flash_file(kernel, sizes.dtype, spec.pages.is_some())?;
         let grid = kernel.grid(sizes, longest, batch);
-        self.stream.launch(&function, grid, (ByValue(params),))?;
+        match kernel {
+            Flash::Wgmma { keys, .. } => {
+                let q = self.tensor_map(head_boxes(&q, WGMMA_QUERIES).request())?;
+                let k = self.tensor_map(head_boxes(&k, keys).request())?;
+                let v = self.tensor_map(head_boxes(&v, keys).request())?;
+                let params = (ByValue(q), ByValue(k), ByValue(v), ByValue(params));
+                self.stream.launch(&function, grid, params)?;
+            }
+            Flash::Rows | Flash::Mma(_) => {
+                self.stream.launch(&function, grid, (ByValue(params),))?;
+            }
+        }
         if output.dtype() != sizes.dtype {
             self.map_into(&[(&crate::Expr::input(0), &result.output)], &[&output], &[])?;
         }

@@ -7,6 +7,7 @@
 
 mod backward;
 mod flash;
+mod flash_back;
 mod plain;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,8 @@ pub struct Attention<'a> {
     pub window: Option<usize>,
     /// Factor of the scores; by default `1 / √size`.
     pub scale: Option<f32>,
+    /// For keys and values in pages.
+    pub pages: Option<Pages<'a>>,
     /// For sequences of different lengths in one tensor: sequence `b` has rows
     /// `starts[b]..starts[b + 1]`, of queries and of keys.
     pub starts: Option<Starts<'a>>,
@@ -39,6 +42,18 @@ pub struct Starts<'a> {
     pub queries: &'a [usize],
     /// Of the keys and values.
     pub keys: &'a [usize],
+}
+
+/// Keys and values in pages, as servers of models keep those of many sequences that grow. The keys and the values are
+/// `[pages, kv heads, rows of a page, size]` then, the queries `[sequences, heads, queries, size]`. Row `r` of sequence `b` is
+/// row `r % rows` of page `table[b][r / rows]`. With `causal` the last query is beside the last row of its sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Pages<'a> {
+    /// Page numbers, i32 `[sequences, most pages of a sequence]`. Only those of rows that a sequence has are read. They are
+    /// not checked: a number that no page has reads other memory of the virtual GPU, or is a fault.
+    pub table: &'a Tensor,
+    /// Rows of each sequence, i32 `[sequences]`.
+    pub lengths: &'a Tensor,
 }
 
 /// Device memory that attention needs beside its inputs, in bytes.
@@ -74,6 +89,11 @@ pub(crate) struct Sizes {
     pub(crate) scale: f32,
     /// The most keys that a query sees; 0 for no limit.
     pub(crate) window: i32,
+    pub(crate) is_causal: bool,
+    /// Whether sequences of different lengths are in one tensor.
+    pub(crate) is_ragged: bool,
+    /// Rows of a page; 0 where keys and values are not in pages.
+    pub(crate) page_rows: usize,
     pub(crate) dtype: DType,
 }
 
@@ -104,7 +124,18 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> 
             });
         }
     }
-    let ([batch, heads, queries, size], [k_batch, kv_heads, keys, k_size]) = (four(q)?, four(k)?);
+    let ([batch, heads, queries, size], [mut k_batch, kv_heads, mut keys, k_size]) =
+        (four(q)?, four(k)?);
+    let mut page_rows = 0;
+    if let Some(pages) = &spec.pages {
+        page_rows = keys;
+        keys = check_pages(pages, batch, page_rows)?;
+        k_batch = batch;
+        if spec.starts.is_some() {
+            let message = "sequences have pages or starts, not both";
+            return Err(Error::argument("attention", message));
+        }
+    }
     if k.shape() != v.shape() {
         return Err(mismatch(
             ("the keys", k),
@@ -151,6 +182,9 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> 
         size,
         scale: spec.scale.unwrap_or(1.0 / (size as f32).sqrt()),
         window: spec.window.map_or(0, |window| window.min(most) as i32),
+        is_causal: spec.causal,
+        is_ragged: spec.starts.is_some(),
+        page_rows,
         dtype: q.dtype(),
     })
 }
@@ -163,6 +197,33 @@ fn four(tensor: &Tensor) -> Result<[usize; 4]> {
         );
         Error::argument("attention", message)
     })
+}
+
+/// The most rows of a sequence.
+fn check_pages(pages: &Pages, batch: usize, page_rows: usize) -> Result<usize> {
+    let (table, lengths) = (pages.table, pages.lengths);
+    let types = [table.dtype(), lengths.dtype()];
+    if types != [DType::I32; 2] {
+        let [table, lengths] = types;
+        let message = format!("a table of {table} and lengths of {lengths}; both are i32");
+        return Err(Error::argument("attention", message));
+    }
+    match (table.shape(), lengths.shape()) {
+        (&[sequences, most], &[count]) if sequences == batch && count == batch => {
+            match most.checked_mul(page_rows) {
+                Some(rows) if page_rows > 0 => Ok(rows),
+                _ => {
+                    let message = format!("{most} pages of {page_rows} rows for a sequence");
+                    Err(Error::argument("attention", message))
+                }
+            }
+        }
+        _ => Err(mismatch(
+            ("the table", table),
+            ("the lengths", lengths),
+            "[sequences, pages] and [sequences], with as many sequences as the queries have",
+        )),
+    }
 }
 
 fn check_starts(starts: &Starts, batch: usize, queries: usize, keys: usize) -> Result<()> {
@@ -231,6 +292,13 @@ impl Ops {
         }
         match kernel {
             Some(kernel) => self.flash(kernel, &sizes, [q, k, v], spec, &attended)?,
+            None if spec.pages.is_some() => {
+                let message = format!(
+                    "keys in pages need a head size that is a multiple of 8 and at most 256, not {}",
+                    sizes.size
+                );
+                return Err(Error::argument("attention", message));
+            }
             None => self.plain(&sizes, [q, k, v], spec, &attended)?,
         }
         Ok(attended)

@@ -1,24 +1,15 @@
 //! Launches of the kernels for Hopper (compute capability 9.0), whose factors come through tensor maps.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
-use mica::{ByValue, DevicePtr, Grid, Kernel, TensorMap, TensorMapKind, TensorMapRequest, Vgpu};
+use mica::{ByValue, Grid, Kernel};
 
 use super::launch::{Epilogue, Factors, Variant};
+use crate::tensor_maps::Boxes;
 use crate::{DType, Ops, Result};
 
 /// Bytes of k in a stage, and of a row in shared memory.
 const STAGE_BYTES: u32 = 128;
 /// Rows that a warpgroup multiplies.
 const GROUP_ROWS: u32 = 64;
-/// Most tensor maps that are remembered.
-const MOST_MAPS: usize = 4096;
-
-/// `CU_TENSOR_MAP_SWIZZLE_128B`.
-const SWIZZLE_128_BYTES: u32 = 3;
-/// `CU_TENSOR_MAP_L2_PROMOTION_L2_256B`.
-const PROMOTION_256_BYTES: u32 = 3;
 
 /// A block, as `Tile` in `kernels/gemm_wgmma.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -83,64 +74,6 @@ pub(super) struct Launch {
     pub(super) batches: usize,
 }
 
-/// A matrix, or a stack of matrices, of which a kernel copies boxes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Boxes {
-    dtype: DType,
-    address: u64,
-    /// Contiguous elements, rows, matrices.
-    sizes: [u64; 3],
-    /// Elements between rows, and between matrices.
-    strides: [u64; 2],
-    /// Contiguous elements and rows of a box.
-    tile: [u32; 2],
-}
-
-impl Boxes {
-    fn request(&self) -> TensorMapRequest {
-        let bytes = self.dtype.size_bytes() as u64;
-        let [row, matrix] = self.strides;
-        let [x, y, z] = self.sizes;
-        TensorMapRequest {
-            kind: TensorMapKind::Tiled([self.tile[0], self.tile[1], 1, 0, 0]),
-            // `CU_TENSOR_MAP_DATA_TYPE_UINT8`, `FLOAT16` and `BFLOAT16`.
-            data_type: match self.dtype {
-                DType::F16 => 6,
-                DType::BF16 => 9,
-                _ => 0,
-            },
-            rank: 3,
-            address: DevicePtr(self.address),
-            dims: [x, y, z, 0, 0],
-            strides: [row * bytes, matrix * bytes, 0, 0, 0],
-            element_strides: [1, 1, 1, 0, 0],
-            interleave: 0,
-            swizzle: SWIZZLE_128_BYTES,
-            l2_promotion: PROMOTION_256_BYTES,
-            fill: 0,
-        }
-    }
-}
-
-/// Tensor maps that were made. A map depends on nothing but the request, so memory that is freed does not matter.
-#[derive(Default)]
-pub(crate) struct TensorMaps(Mutex<HashMap<Boxes, TensorMap>>);
-
-impl TensorMaps {
-    fn get(&self, vgpu: &Vgpu, boxes: &Boxes) -> Result<TensorMap> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(map) = known.get(boxes) {
-            return Ok(*map);
-        }
-        let map = vgpu.tensor_map(&boxes.request())?;
-        if known.len() >= MOST_MAPS {
-            known.clear();
-        }
-        known.insert(*boxes, map);
-        Ok(map)
-    }
-}
-
 impl Launch {
     /// The boxes of a factor: `sizes` are its contiguous elements and its rows.
     fn boxes(&self, address: u64, sizes: [i32; 2], strides: [i64; 2], tile: [u32; 2]) -> Boxes {
@@ -151,9 +84,10 @@ impl Launch {
         Boxes {
             dtype: self.dtype,
             address,
-            sizes: [x, y, if is_shared { 1 } else { self.batches as u64 }],
-            strides: [row, if is_shared { row * y } else { matrix }],
-            tile,
+            sizes: [x, y, if is_shared { 1 } else { self.batches as u64 }, 1],
+            strides: [row, if is_shared { row * y } else { matrix }, 0],
+            rank: 3,
+            tile: [tile[0], tile[1], 1],
         }
     }
 
@@ -237,8 +171,8 @@ impl Ops {
         epilogue: Epilogue,
         stacks: usize,
     ) -> Result<()> {
-        let a = self.tensor_maps.get(&self.vgpu, &launch.first())?;
-        let b = self.tensor_maps.get(&self.vgpu, &launch.second())?;
+        let a = self.tensor_map(launch.first().request())?;
+        let b = self.tensor_map(launch.second().request())?;
         let params = (
             ByValue(a),
             ByValue(b),

@@ -12,8 +12,7 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use hopper::TensorMaps;
-pub(crate) use launch::Variant;
+pub(crate) use launch::{Epilogue, Factors, Variant};
 pub(crate) use library::Library;
 pub use library::Provider;
 pub use spec::{Activation, Gemm, Precision};

@@ -4,7 +4,9 @@
 //! words: where to go on, the caller's stack pointer, and where results are. Registers that the
 //! caller needs later are saved after its own frame.
 
-use cranelift_codegen::ir::{InstBuilder, JumpTableData, Type, Value, condcodes::IntCC, types};
+use cranelift_codegen::ir::{
+    Block, InstBuilder, JumpTableData, Type, Value, condcodes::IntCC, types,
+};
 use mica_kernel::{BlockContext, Fault};
 use mica_ptx::ast::{CallArg, Callee, FuncId, Op, Param, ParamPlace, RegId};
 use std::mem::offset_of;
@@ -20,6 +22,18 @@ use crate::unit::{BlockId, Class, Reg, Term, VarPlace};
 
 /// Bytes of an argument that are copied by instructions of their own.
 const MOST_COPY: u64 = 64 << 10;
+
+/// What the frame of a function that returns says.
+struct Link {
+    /// The thread's local memory.
+    base: Value,
+    /// Where the caller's frame begins in it.
+    old: Value,
+    /// Where the results are in it.
+    results: Value,
+    /// Bytes of it.
+    stride: Value,
+}
 
 impl Emit<'_, '_> {
     /// Host address of a thread's local memory.
@@ -283,45 +297,56 @@ impl Emit<'_, '_> {
         match callee {
             Callee::Direct(c) => self.enter(*c, inst, new, top)?,
             Callee::Indirect { pointer, .. } => {
-                let V::U(p) = self.get(pointer, Class::B64)? else {
-                    return Ok(());
-                };
-                let p = self.int(p);
-                let off = self.add_imm(p, -(scratch::FUNCTIONS as i64));
-                let four = self.i64(4);
-                let index = self.b.ins().rotr(off, four);
-                let bad = self.cold();
-                let funcs = self.src.module.functions.len();
-                let mut targets = Vec::new();
-                let mut calls = Vec::new();
-                for i in 0..funcs {
-                    let root = self.plan.stack.root(FuncId(i as u32));
-                    let known = root.is_some_and(|r| r != 0);
-                    let block = if known { self.b.create_block() } else { bad };
-                    if known {
-                        targets.push((FuncId(i as u32), block));
-                    }
-                    calls.push(self.b.func.dfg.block_call(block, &[]));
+                if let V::U(p) = self.get(pointer, Class::B64)? {
+                    let p = self.int(p);
+                    self.enter_pointer(p, inst, new, top)?;
                 }
-                let default = self.b.func.dfg.block_call(bad, &[]);
-                let limit = self.i64(funcs as i64);
-                let inside = self.b.ins().icmp(IntCC::UnsignedLessThan, index, limit);
-                let go = self.b.create_block();
-                self.b.ins().brif(inside, go, &[], bad, &[]);
-                self.b.switch_to_block(go);
-                let table = self
-                    .b
-                    .create_jump_table(JumpTableData::new(default, &calls));
-                let i = self.b.ins().ireduce(types::I32, index);
-                self.b.ins().br_table(i, table);
-                for (c, block) in targets {
-                    self.b.switch_to_block(block);
-                    self.enter(c, inst, new, top)?;
-                }
-                self.b.switch_to_block(bad);
-                self.fault_pc(p, Some(inst));
             }
         }
+        Ok(())
+    }
+
+    /// Enters the function that a pointer of the program names, if it is one that was compiled.
+    fn enter_pointer(
+        &mut self,
+        pointer: Value,
+        inst: u32,
+        new: Value,
+        top: Value,
+    ) -> Result<(), CompileError> {
+        let off = self.add_imm(pointer, -(scratch::FUNCTIONS as i64));
+        let four = self.i64(4);
+        let index = self.b.ins().rotr(off, four);
+        let bad = self.cold();
+        let funcs = self.src.module.functions.len();
+        let mut targets = Vec::new();
+        let mut calls = Vec::new();
+        for i in 0..funcs {
+            let root = self.plan.stack.root(FuncId(i as u32));
+            let known = root.is_some_and(|r| r != 0);
+            let block = if known { self.b.create_block() } else { bad };
+            if known {
+                targets.push((FuncId(i as u32), block));
+            }
+            calls.push(self.b.func.dfg.block_call(block, &[]));
+        }
+        let default = self.b.func.dfg.block_call(bad, &[]);
+        let limit = self.i64(funcs as i64);
+        let inside = self.b.ins().icmp(IntCC::UnsignedLessThan, index, limit);
+        let go = self.b.create_block();
+        self.b.ins().brif(inside, go, &[], bad, &[]);
+        self.b.switch_to_block(go);
+        let table = self
+            .b
+            .create_jump_table(JumpTableData::new(default, &calls));
+        let i = self.b.ins().ireduce(types::I32, index);
+        self.b.ins().br_table(i, table);
+        for (c, block) in targets {
+            self.b.switch_to_block(block);
+            self.enter(c, inst, new, top)?;
+        }
+        self.b.switch_to_block(bad);
+        self.fault_pc(pointer, Some(inst));
         Ok(())
     }
 
@@ -437,52 +462,83 @@ impl Emit<'_, '_> {
         let capped = self.b.ins().umin(id, limit);
         let i = self.b.ins().ireduce(types::I32, capped);
         self.b.ins().br_table(i, table);
+        let link = Link {
+            base,
+            old,
+            results,
+            stride,
+        };
         for (stub, next, inst, instance) in stubs {
             self.b.switch_to_block(stub);
             self.instance = instance;
-            let root = self.plan.unit.instances[instance as usize].root;
-            // The caller's frame must still fit.
-            let need = self.plan.stack.of(root);
-            let end = self.add_imm(old, need as i64);
-            let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, stride);
-            let go = self.b.create_block();
-            self.b.ins().brif(over, bad, &[], go, &[]);
-            self.b.switch_to_block(go);
-            self.write(self.plan.unit.sp, V::U(old));
-            let frame_bytes = self.plan.unit.roots[root as usize].frame_bytes;
-            let save = frame_bytes.next_multiple_of(16);
-            for (i, r) in self.live_over_call(next).iter().enumerate() {
-                let (at, off) = self.place(Region::Frame(0), save + 16 * i as u64, 16)?;
-                let ty = self.scalar_type(*r);
-                let v = self.b.ins().load(ty, flags(), at, off);
-                self.write(*r, V::U(v));
-            }
-            let f = self.plan.unit.func(self.src.module, instance);
-            if let Op::Call { rets, callee, .. } = &f.body[inst as usize].op {
-                let params = match callee {
-                    Callee::Direct(c) => &self.src.module.func(*c).returns,
-                    Callee::Indirect { proto: Some(p), .. } => &self.src.module.proto(*p).returns,
-                    Callee::Indirect { .. } => &Vec::new(),
-                };
-                for (a, p) in rets.iter().zip(params) {
-                    let end = self.add_imm(results, i64::from(p.offset + p.size));
-                    let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, stride);
-                    let go = self.b.create_block();
-                    self.b.ins().brif(over, bad, &[], go, &[]);
-                    self.b.switch_to_block(go);
-                    let at = self.b.ins().iadd(base, results);
-                    let at = self.add_imm(at, i64::from(p.offset));
-                    if let CallArg::Var(_) = a {
-                        self.transfer(0, a, instance, p, (at, 0), false)?;
-                    }
-                }
-            }
+            self.resume_caller(&link, next, bad)?;
+            self.take_linked_results(&link, inst, bad)?;
             let next = self.blocks[&next];
             self.b.ins().jump(next, &[]);
         }
         self.b.switch_to_block(bad);
         let zero = self.i64(0);
         self.fault_pc(zero, None);
+        Ok(())
+    }
+
+    /// Goes on only where `end` is not past a thread's local memory, of `stride` bytes.
+    fn fits_local(&mut self, end: Value, stride: Value, bad: Block) {
+        let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, stride);
+        let go = self.b.create_block();
+        self.b.ins().brif(over, bad, &[], go, &[]);
+        self.b.switch_to_block(go);
+    }
+
+    /// Gives the caller its frame and its registers back. The frame must still fit.
+    fn resume_caller(
+        &mut self,
+        link: &Link,
+        next: BlockId,
+        bad: Block,
+    ) -> Result<(), CompileError> {
+        let root = self.plan.unit.instances[self.instance as usize].root;
+        let need = self.plan.stack.of(root);
+        let end = self.add_imm(link.old, need as i64);
+        self.fits_local(end, link.stride, bad);
+        self.write(self.plan.unit.sp, V::U(link.old));
+        let frame_bytes = self.plan.unit.roots[root as usize].frame_bytes;
+        let save = frame_bytes.next_multiple_of(16);
+        for (i, r) in self.live_over_call(next).iter().enumerate() {
+            let (at, off) = self.place(Region::Frame(0), save + 16 * i as u64, 16)?;
+            let ty = self.scalar_type(*r);
+            let v = self.b.ins().load(ty, flags(), at, off);
+            self.write(*r, V::U(v));
+        }
+        Ok(())
+    }
+
+    /// Copies what the function returned to where the call wants it.
+    fn take_linked_results(
+        &mut self,
+        link: &Link,
+        inst: u32,
+        bad: Block,
+    ) -> Result<(), CompileError> {
+        let instance = self.instance;
+        let f = self.plan.unit.func(self.src.module, instance);
+        let Op::Call { rets, callee, .. } = &f.body[inst as usize].op else {
+            return Ok(());
+        };
+        let params = match callee {
+            Callee::Direct(c) => &self.src.module.func(*c).returns,
+            Callee::Indirect { proto: Some(p), .. } => &self.src.module.proto(*p).returns,
+            Callee::Indirect { .. } => &Vec::new(),
+        };
+        for (a, p) in rets.iter().zip(params) {
+            let end = self.add_imm(link.results, i64::from(p.offset + p.size));
+            self.fits_local(end, link.stride, bad);
+            let at = self.b.ins().iadd(link.base, link.results);
+            let at = self.add_imm(at, i64::from(p.offset));
+            if let CallArg::Var(_) = a {
+                self.transfer(0, a, instance, p, (at, 0), false)?;
+            }
+        }
         Ok(())
     }
 

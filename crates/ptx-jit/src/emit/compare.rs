@@ -88,71 +88,8 @@ impl Emit<'_, '_> {
 
     pub(crate) fn compare(&mut self, op: &Op) -> Result<bool, CompileError> {
         match op {
-            Op::Setp {
-                cmp,
-                ty,
-                ftz,
-                combine,
-                dst,
-                dst_not,
-                a,
-                b,
-            } => {
-                let Some(p) = self.condition(*cmp, *ty, *ftz, a, b)? else {
-                    return Ok(false);
-                };
-                let other = match combine {
-                    Some((op, src)) => Some((*op, self.pred(src)?)),
-                    None => None,
-                };
-                let with = |e: &mut Self, p: V| match &other {
-                    Some((op, q)) => e.combine(*op, p, q.clone()),
-                    None => p,
-                };
-                // The second result is of the plain comparison, so both are made before either
-                // register is written.
-                let second = match dst_not {
-                    Some(_) => {
-                        let n = self.not_pred(p.clone());
-                        Some(with(self, n))
-                    }
-                    None => None,
-                };
-                let first = with(self, p);
-                if let Some(d) = dst {
-                    self.set(*d, first);
-                }
-                if let (Some(d), Some(v)) = (dst_not, second) {
-                    self.set(*d, v);
-                }
-            }
-            Op::Set {
-                cmp,
-                dst_ty,
-                ty,
-                ftz,
-                combine,
-                dst,
-                a,
-                b,
-            } => {
-                let ones = match dst_ty {
-                    ScalarType::U32 | ScalarType::S32 | ScalarType::B32 => u64::from(u32::MAX),
-                    ScalarType::F32 => u64::from(1f32.to_bits()),
-                    _ => return Ok(false),
-                };
-                let Some(mut p) = self.condition(*cmp, *ty, *ftz, a, b)? else {
-                    return Ok(false);
-                };
-                if let Some((op, src)) = combine {
-                    let q = self.pred(src)?;
-                    p = self.combine(*op, p, q);
-                }
-                let x = V::U(self.imm(types::I32, ones));
-                let y = V::U(self.imm(types::I32, 0));
-                let v = self.select(&p, &x, &y, Class::B32);
-                self.set(*dst, v);
-            }
+            Op::Setp { .. } => self.set_predicate(op),
+            Op::Set { .. } => self.set_from_condition(op),
             Op::Slct {
                 ty,
                 cond_ty,
@@ -171,9 +108,86 @@ impl Emit<'_, '_> {
                 let y = self.get(b, class)?;
                 let v = self.select(&p, &x, &y, class);
                 self.set(*dst, v);
+                Ok(true)
             }
-            _ => return Ok(false),
+            _ => Ok(false),
         }
+    }
+
+    fn set_predicate(&mut self, op: &Op) -> Result<bool, CompileError> {
+        let Op::Setp {
+            cmp,
+            ty,
+            ftz,
+            combine,
+            dst,
+            dst_not,
+            a,
+            b,
+        } = op
+        else {
+            return Ok(false);
+        };
+        let Some(p) = self.condition(*cmp, *ty, *ftz, a, b)? else {
+            return Ok(false);
+        };
+        let other = match combine {
+            Some((op, src)) => Some((*op, self.pred(src)?)),
+            None => None,
+        };
+        let with = |e: &mut Self, p: V| match &other {
+            Some((op, q)) => e.combine(*op, p, q.clone()),
+            None => p,
+        };
+        // The second result is of the plain comparison, so both are made before either
+        // register is written.
+        let second = match dst_not {
+            Some(_) => {
+                let n = self.not_pred(p.clone());
+                Some(with(self, n))
+            }
+            None => None,
+        };
+        let first = with(self, p);
+        if let Some(d) = dst {
+            self.set(*d, first);
+        }
+        if let (Some(d), Some(v)) = (dst_not, second) {
+            self.set(*d, v);
+        }
+        Ok(true)
+    }
+
+    fn set_from_condition(&mut self, op: &Op) -> Result<bool, CompileError> {
+        let Op::Set {
+            cmp,
+            dst_ty,
+            ty,
+            ftz,
+            combine,
+            dst,
+            a,
+            b,
+        } = op
+        else {
+            return Ok(false);
+        };
+        let ones = match dst_ty {
+            ScalarType::U32 | ScalarType::S32 | ScalarType::B32 => u64::from(u32::MAX),
+            ScalarType::F32 => u64::from(1f32.to_bits()),
+            _ => return Ok(false),
+        };
+        let Some(mut p) = self.condition(*cmp, *ty, *ftz, a, b)? else {
+            return Ok(false);
+        };
+        if let Some((op, src)) = combine {
+            let q = self.pred(src)?;
+            p = self.combine(*op, p, q);
+        }
+        let x = V::U(self.imm(types::I32, ones));
+        let y = V::U(self.imm(types::I32, 0));
+        let v = self.select(&p, &x, &y, Class::B32);
+        self.set(*dst, v);
         Ok(true)
     }
 }

@@ -74,50 +74,70 @@ impl Emit<'_, '_> {
             return Ok(true);
         }
         if is_float(to) && is_float(from) && nearest(*round) {
-            let class = Class::of(from);
-            // Between f32 and f64 the bits of a NaN are handed on.
-            let own_nan = canonical_result(op).is_some();
-            let x = match own_nan {
-                true => self.get_float(src, class)?,
-                false => self.get(src, class)?,
-            };
-            let (sat, int_round) = (*sat, *int_round);
-            let flush_out = *ftz && to == ScalarType::F32;
-            let f = |e: &mut Self, v: &[Value]| {
-                let mut x = e.float(v[0]);
-                if flush {
-                    x = e.flush(x);
-                }
-                x = e.integral(x, int_round);
-                match (from, to) {
-                    (ScalarType::F32, ScalarType::F64) => {
-                        // With `.ftz` the operand's NaN is made canonical on the way in.
-                        if flush {
-                            x = e.settle_value(x);
-                        }
-                        x = e.b.ins().fpromote(types::F64, x);
-                    }
-                    (ScalarType::F64, ScalarType::F32) => x = e.b.ins().fdemote(types::F32, x),
-                    _ => {}
-                }
-                if flush_out {
-                    x = e.flush(x);
-                }
-                if sat { e.saturate(x) } else { x }
-            };
-            let v = self.map(
-                &[(x, class)],
-                Class::of(to),
-                &f,
-                if from == to { Some(&f) } else { None },
-            );
-            match own_nan {
-                true => self.set_float(*dst, v),
-                false => self.set(*dst, v),
-            }
-            return Ok(true);
+            return self.float_to_float(op).map(|()| true);
         }
         Ok(false)
+    }
+
+    /// Between `f32` and `f64`, or to a whole number of the same type; rounds to nearest.
+    fn float_to_float(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::Cvt {
+            dst_ty,
+            src_ty,
+            int_round,
+            ftz,
+            sat,
+            dst,
+            src,
+            ..
+        } = op
+        else {
+            return Ok(());
+        };
+        let (to, from) = (*dst_ty, *src_ty);
+        let class = Class::of(from);
+        // Between f32 and f64 the bits of a NaN are handed on.
+        let own_nan = canonical_result(op).is_some();
+        let x = match own_nan {
+            true => self.get_float(src, class)?,
+            false => self.get(src, class)?,
+        };
+        let (sat, int_round) = (*sat, *int_round);
+        let flush = *ftz && from == ScalarType::F32;
+        let flush_out = *ftz && to == ScalarType::F32;
+        let f = |e: &mut Self, v: &[Value]| {
+            let mut x = e.float(v[0]);
+            if flush {
+                x = e.flush(x);
+            }
+            x = e.integral(x, int_round);
+            match (from, to) {
+                (ScalarType::F32, ScalarType::F64) => {
+                    // With `.ftz` the operand's NaN is made canonical on the way in.
+                    if flush {
+                        x = e.settle_value(x);
+                    }
+                    x = e.b.ins().fpromote(types::F64, x);
+                }
+                (ScalarType::F64, ScalarType::F32) => x = e.b.ins().fdemote(types::F32, x),
+                _ => {}
+            }
+            if flush_out {
+                x = e.flush(x);
+            }
+            if sat { e.saturate(x) } else { x }
+        };
+        let v = self.map(
+            &[(x, class)],
+            Class::of(to),
+            &f,
+            if from == to { Some(&f) } else { None },
+        );
+        match own_nan {
+            true => self.set_float(*dst, v),
+            false => self.set(*dst, v),
+        }
+        Ok(())
     }
 
     fn integral(&mut self, x: Value, r: Option<IntRounding>) -> Value {
@@ -166,79 +186,16 @@ impl Emit<'_, '_> {
         let out = self.class_of(dst);
         let signed = from.class() == TypeClass::Signed;
         let (fb, tb) = (from.bits(), to.bits());
-        if let (V::A(base, s), true) = (&x, fb >= 32 && tb >= 32) {
-            let (base, s) = (*base, *s);
-            match (have, out) {
-                (Class::B32, Class::B64) if fb == 32 && tb == 64 => {
-                    let v = self.extend(base, 32, signed, types::I64);
-                    self.set(dst, V::A(v, s));
-                    return Ok(());
-                }
-                (a, b) if a == b && (fb == tb) => {
-                    self.set(dst, V::A(base, s));
-                    return Ok(());
-                }
-                (Class::B64, Class::B32) => {
-                    let v = self.cast(base, types::I32);
-                    self.set(dst, V::A(v, i64::from(s as i32)));
-                    return Ok(());
-                }
-                _ => {}
+        let short = match &x {
+            V::A(base, s) if fb >= 32 && tb >= 32 => {
+                self.affine_to_int((*base, *s), (have, fb), (out, tb), signed)
             }
-        }
-        // Vector forms of the commonest: between 32 and 64 bits, and no change.
-        if let V::X(vs) = &x {
-            let vs = vs.clone();
-            match (have, out, fb, tb) {
-                (Class::B32, Class::B64, 32, 64) => {
-                    let mut w = Vec::new();
-                    for v in vs {
-                        if signed {
-                            w.push(self.b.ins().swiden_low(v));
-                            w.push(self.b.ins().swiden_high(v));
-                        } else {
-                            w.push(self.b.ins().uwiden_low(v));
-                            w.push(self.b.ins().uwiden_high(v));
-                        }
-                    }
-                    self.set(dst, V::X(w));
-                    return Ok(());
-                }
-                (a, b, f, t) if f == t && a == b && self.class_type(a).bits() == f => {
-                    self.set(dst, V::X(vs));
-                    return Ok(());
-                }
-                (Class::B64, Class::B32, 64 | 32, 32) => {
-                    let v = self.resize(V::X(vs), Class::B64, Class::B32);
-                    self.set(dst, v);
-                    return Ok(());
-                }
-                (Class::B32 | Class::B16, Class::B32 | Class::B16, ..) => {
-                    let bits = fb.min(tb);
-                    // A narrower destination is extended by its own sign into the register.
-                    let signed = if tb < fb {
-                        to.class() == TypeClass::Signed
-                    } else {
-                        signed
-                    };
-                    let width = if out == Class::B16 { 16 } else { 32 };
-                    let mut w = Vec::new();
-                    for v in vs {
-                        let mut v = self.field32(v, bits, signed);
-                        if width == 16 {
-                            v = self.mask16(v, Class::B16);
-                        }
-                        // A 16-bit result in a 32-bit register keeps no more than its type.
-                        if tb == 16 && width == 32 && fb < 16 && signed {
-                            v = self.field32(v, 16, to.class() == TypeClass::Signed);
-                        }
-                        w.push(v);
-                    }
-                    self.set(dst, V::X(w));
-                    return Ok(());
-                }
-                _ => {}
-            }
+            V::X(vectors) => self.vectors_to_int(vectors.clone(), (have, from), (out, to)),
+            _ => None,
+        };
+        if let Some(v) = short {
+            self.set(dst, v);
+            return Ok(());
         }
         let wide = self.class_type(out);
         let to_signed = to.class() == TypeClass::Signed;
@@ -259,6 +216,86 @@ impl Emit<'_, '_> {
         );
         self.set(dst, v);
         Ok(())
+    }
+
+    /// An affine value of 32 or 64 bits as another of them, where it stays affine.
+    fn affine_to_int(
+        &mut self,
+        (base, step): (Value, i64),
+        (have, from_bits): (Class, u32),
+        (out, to_bits): (Class, u32),
+        signed: bool,
+    ) -> Option<V> {
+        match (have, out) {
+            (Class::B32, Class::B64) if from_bits == 32 && to_bits == 64 => {
+                let v = self.extend(base, 32, signed, types::I64);
+                Some(V::A(v, step))
+            }
+            (a, b) if a == b && from_bits == to_bits => Some(V::A(base, step)),
+            (Class::B64, Class::B32) => {
+                let v = self.cast(base, types::I32);
+                Some(V::A(v, i64::from(step as i32)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Vector forms of the commonest: between 32 and 64 bits, narrow ones, and no change.
+    fn vectors_to_int(
+        &mut self,
+        vectors: Vec<Value>,
+        (have, from): (Class, ScalarType),
+        (out, to): (Class, ScalarType),
+    ) -> Option<V> {
+        let signed = from.class() == TypeClass::Signed;
+        match (have, out, from.bits(), to.bits()) {
+            (Class::B32, Class::B64, 32, 64) => {
+                let mut wide = Vec::new();
+                for v in vectors {
+                    if signed {
+                        wide.push(self.b.ins().swiden_low(v));
+                        wide.push(self.b.ins().swiden_high(v));
+                    } else {
+                        wide.push(self.b.ins().uwiden_low(v));
+                        wide.push(self.b.ins().uwiden_high(v));
+                    }
+                }
+                Some(V::X(wide))
+            }
+            (a, b, f, t) if f == t && a == b && self.class_type(a).bits() == f => {
+                Some(V::X(vectors))
+            }
+            (Class::B64, Class::B32, 64 | 32, 32) => {
+                Some(self.resize(V::X(vectors), Class::B64, Class::B32))
+            }
+            (Class::B32 | Class::B16, Class::B32 | Class::B16, ..) => {
+                let narrow = vectors
+                    .into_iter()
+                    .map(|v| self.narrow_int(v, from, (out, to)));
+                Some(V::X(narrow.collect()))
+            }
+            _ => None,
+        }
+    }
+
+    /// 32-bit lanes of at most 32 bits as another such type.
+    fn narrow_int(&mut self, v: Value, from: ScalarType, (out, to): (Class, ScalarType)) -> Value {
+        let (from_bits, to_bits) = (from.bits(), to.bits());
+        let to_signed = to.class() == TypeClass::Signed;
+        // A narrower destination is extended by its own sign into the register.
+        let signed = match to_bits < from_bits {
+            true => to_signed,
+            false => from.class() == TypeClass::Signed,
+        };
+        let v = self.field32(v, from_bits.min(to_bits), signed);
+        if out == Class::B16 {
+            return self.mask16(v, Class::B16);
+        }
+        // A 16-bit result in a 32-bit register keeps no more than its type.
+        match to_bits == 16 && from_bits < 16 && signed {
+            true => self.field32(v, 16, to_signed),
+            false => v,
+        }
     }
 
     /// The low `bits` of 32-bit lanes, extended.

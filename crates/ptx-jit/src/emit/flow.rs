@@ -102,6 +102,43 @@ impl<'e, 'm> Emit<'e, 'm> {
 
     /// The loop over groups (vector code), then the jump to the entry.
     fn prologue(&mut self, entry: Value) -> Result<(), CompileError> {
+        self.group_loop();
+        self.find_frames();
+        let used: Vec<u32> = (0..self.plan.entries.len() as u32)
+            .filter(|e| self.enters(*e))
+            .collect();
+        for &e in &used {
+            let stub = self.b.create_block();
+            self.stubs.insert(e, stub);
+        }
+        if used.len() == 1 {
+            let s = self.stubs[&used[0]];
+            self.b.ins().jump(s, &[]);
+        } else {
+            let bad = self.leave;
+            let calls: Vec<_> = (0..self.plan.entries.len() as u32)
+                .map(|e| {
+                    let target = self.stubs.get(&e).copied().unwrap_or(bad);
+                    self.b.func.dfg.block_call(target, &[])
+                })
+                .collect();
+            let default = self.b.func.dfg.block_call(bad, &[]);
+            let table = self
+                .b
+                .create_jump_table(JumpTableData::new(default, &calls));
+            let i = self.b.ins().ireduce(types::I32, entry);
+            self.b.ins().br_table(i, table);
+        }
+        for &e in &used {
+            self.entry_stub(e);
+            // Every entry loads what is live there.
+            crate::limit::code(self.b.func.dfg.num_insts())?;
+        }
+        Ok(())
+    }
+
+    /// Code for each group of threads in turn begins here.
+    fn group_loop(&mut self) {
         let go = self.b.create_block();
         if self.lanes > 1 {
             let head = self.b.create_block();
@@ -130,56 +167,29 @@ impl<'e, 'm> Emit<'e, 'm> {
         self.b
             .ins()
             .istore32(flags(), t, self.scratch, scratch::CURRENT);
-        self.find_frames();
-        let used: Vec<u32> = (0..self.plan.entries.len() as u32)
-            .filter(|e| self.enters(*e))
-            .collect();
-        for &e in &used {
-            let stub = self.b.create_block();
-            self.stubs.insert(e, stub);
+    }
+
+    /// Loads what is live where the code can be entered, and goes there.
+    fn entry_stub(&mut self, e: u32) {
+        let stub = self.stubs[&e];
+        self.b.switch_to_block(stub);
+        let block = self.plan.entries[e as usize];
+        if e == 0 {
+            let zero = self.i64(0);
+            self.write(self.plan.unit.sp, V::U(zero));
         }
-        if used.len() == 1 {
-            let s = self.stubs[&used[0]];
-            self.b.ins().jump(s, &[]);
+        // Nothing is live where the kernel starts, and no loop goes back there.
+        let live = if e == 0 {
+            Vec::new()
         } else {
-            let bad = self.leave;
-            let calls: Vec<_> = (0..self.plan.entries.len() as u32)
-                .map(|e| {
-                    let target = self.stubs.get(&e).copied().unwrap_or(bad);
-                    self.b.func.dfg.block_call(target, &[])
-                })
-                .collect();
-            let default = self.b.func.dfg.block_call(bad, &[]);
-            let table = self
-                .b
-                .create_jump_table(JumpTableData::new(default, &calls));
-            let i = self.b.ins().ireduce(types::I32, entry);
-            self.b.ins().br_table(i, table);
+            self.plan.load_at(self.lanes, block)
+        };
+        for r in live {
+            let v = self.load_slot(r);
+            self.write(r, v);
         }
-        for &e in &used {
-            let stub = self.stubs[&e];
-            self.b.switch_to_block(stub);
-            let block = self.plan.entries[e as usize];
-            if e == 0 {
-                let zero = self.i64(0);
-                self.write(self.plan.unit.sp, V::U(zero));
-            }
-            // Nothing is live where the kernel starts, and no loop goes back there.
-            let live = if e == 0 {
-                Vec::new()
-            } else {
-                self.plan.load_at(self.lanes, block)
-            };
-            for r in live {
-                let v = self.load_slot(r);
-                self.write(r, v);
-            }
-            let target = self.blocks[&block];
-            self.b.ins().jump(target, &[]);
-            // Every entry loads what is live there.
-            crate::limit::code(self.b.func.dfg.num_insts())?;
-        }
-        Ok(())
+        let target = self.blocks[&block];
+        self.b.ins().jump(target, &[]);
     }
 
     /// Whether this version can be entered there.

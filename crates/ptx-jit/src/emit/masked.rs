@@ -53,6 +53,9 @@ struct Operand {
     value: V,
 }
 
+/// A register that such an instruction writes, and where its row begins.
+type Written = (Reg, Class, i32);
+
 impl Emit<'_, '_> {
     /// Whether the sides are computed without a branch.
     pub(crate) fn is_selection(&self, sides: &Sides) -> bool {
@@ -204,12 +207,9 @@ impl Emit<'_, '_> {
         both.map(|(a, b)| self.b.ins().band(*a, b)).collect()
     }
 
-    /// Does instructions in a row for each lane that is on, as scalar code does them.
-    fn lane_by_lane(&mut self, spots: &[Spot]) -> Result<(), CompileError> {
-        let Some(masked) = self.masked.take() else {
-            return Ok(());
-        };
-        let (mut read, mut written) = (Vec::<Operand>::new(), Vec::<(Reg, Class, i32)>::new());
+    /// What instructions read and write, each register once, with its row of values in memory; bytes of all rows.
+    fn rows_of(&mut self, spots: &[Spot]) -> (Vec<Operand>, Vec<Written>, i32) {
+        let (mut read, mut written) = (Vec::<Operand>::new(), Vec::<Written>::new());
         let mut bytes = 0;
         for spot in spots {
             let site = self.plan.slow[self.plan.slow_of[&spot.place] as usize].clone();
@@ -238,6 +238,50 @@ impl Emit<'_, '_> {
                 }
             }
         }
+        (read, written, bytes)
+    }
+
+    /// Gives registers homes for one lane; the homes that they had.
+    fn move_to_scalars(
+        &mut self,
+        registers: impl Iterator<Item = Reg>,
+    ) -> Vec<(Reg, Option<Home>)> {
+        let homes: Vec<_> = registers
+            .map(|reg| (reg, self.homes[reg as usize].clone()))
+            .collect();
+        self.lanes = 1;
+        for (reg, _) in &homes {
+            let ty = self.scalar_type(*reg);
+            let var = self.b.declare_var(ty);
+            self.homes[*reg as usize] = Some(Home::Scalar(var, ty));
+        }
+        homes
+    }
+
+    /// Reads a register back from its row, after the last lane.
+    fn take_result(&mut self, (reg, class, row): &Written, rows: Value, lane: Value) {
+        let v = match self.home(*reg) {
+            Home::Vector(_) => self.take_row(rows, *row, *class),
+            // The same for all lanes: the last one's.
+            _ => {
+                let one = Operand {
+                    reg: *reg,
+                    class: *class,
+                    row: *row,
+                    value: V::X(Vec::new()),
+                };
+                V::U(self.lane_of(&one, rows, lane))
+            }
+        };
+        self.write(*reg, v);
+    }
+
+    /// Does instructions in a row for each lane that is on, as scalar code does them.
+    fn lane_by_lane(&mut self, spots: &[Spot]) -> Result<(), CompileError> {
+        let Some(masked) = self.masked.take() else {
+            return Ok(());
+        };
+        let (read, written, bytes) = self.rows_of(spots);
         let once = self.is_done_once(spots, &read);
         // What only the instructions themselves need stays in the loop.
         let results: Vec<_> = (written.iter())
@@ -266,16 +310,8 @@ impl Emit<'_, '_> {
         let lane = self.b.ins().uextend(types::I64, lane);
         let thread = self.b.ins().iadd(first, lane);
         self.b.def_var(self.thread, thread);
-        let homes: Vec<(Reg, Option<Home>)> = (read.iter().map(|o| o.reg))
-            .chain(written.iter().map(|w| w.0))
-            .map(|r| (r, self.homes[r as usize].clone()))
-            .collect();
-        self.lanes = 1;
-        for (reg, _) in &homes {
-            let ty = self.scalar_type(*reg);
-            let var = self.b.declare_var(ty);
-            self.homes[*reg as usize] = Some(Home::Scalar(var, ty));
-        }
+        let touched = (read.iter().map(|o| o.reg)).chain(written.iter().map(|w| w.0));
+        let homes = self.move_to_scalars(touched);
         for o in &read {
             let v = self.lane_of(o, rows, lane);
             self.write(o.reg, V::U(v));
@@ -313,21 +349,8 @@ impl Emit<'_, '_> {
             }
             return Ok(());
         }
-        for (reg, class, row) in &results {
-            let v = match self.home(*reg) {
-                Home::Vector(_) => self.take_row(rows, *row, *class),
-                // The same for all lanes: the last one's.
-                _ => {
-                    let one = Operand {
-                        reg: *reg,
-                        class: *class,
-                        row: *row,
-                        value: V::X(Vec::new()),
-                    };
-                    V::U(self.lane_of(&one, rows, lane))
-                }
-            };
-            self.write(*reg, v);
+        for result in &results {
+            self.take_result(result, rows, lane);
         }
         self.masked = Some(masked);
         Ok(())

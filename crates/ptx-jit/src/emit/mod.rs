@@ -121,6 +121,29 @@ pub(crate) struct Source<'m> {
     pub(crate) wide: bool,
 }
 
+#[cfg(test)]
+impl<'m> Source<'m> {
+    /// With checks of addresses, and nothing else.
+    pub(crate) fn plain(module: &'m Module, layout: &'m ModuleLayout, plan: &'m Plan) -> Self {
+        Self {
+            module,
+            layout,
+            plan,
+            memcheck: false,
+            monitor: false,
+            monitor_own: true,
+            coverage: false,
+            recheck: false,
+            quick: false,
+            checks: true,
+            has_fma: false,
+            proven: false,
+            broadcasts: false,
+            wide: false,
+        }
+    }
+}
+
 pub(crate) struct Emit<'e, 'm> {
     pub(crate) b: FunctionBuilder<'e>,
     pub(crate) src: &'e Source<'m>,

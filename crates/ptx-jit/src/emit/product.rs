@@ -66,44 +66,11 @@ impl<'e, 'm> Emit<'e, 'm> {
         let signed = ty.is_signed();
         let x = self.get(a, class)?;
         let y = self.get(b, class)?;
-        // An affine value times a constant stays affine.
-        let by = match (&x, &y, a, b) {
-            (V::A(base, s), _, _, Operand::Imm(c)) | (_, V::A(base, s), Operand::Imm(c), _) => {
-                Some((*base, *s, sign_extend(*c, ty)))
-            }
-            _ => None,
-        };
-        if let Some((base, s, c)) = by {
-            match mode {
-                MulMode::Lo => {
-                    let v = self.mul_imm(base, c);
-                    let s = s.wrapping_mul(c);
-                    let s = if class == Class::B32 {
-                        i64::from(s as i32)
-                    } else {
-                        s
-                    };
-                    return Ok(V::A(v, s));
-                }
-                MulMode::Wide if class == Class::B32 => {
-                    let w = if signed {
-                        self.b.ins().sextend(types::I64, base)
-                    } else {
-                        self.b.ins().uextend(types::I64, base)
-                    };
-                    let v = self.mul_imm(w, c);
-                    return Ok(V::A(v, s.wrapping_mul(c)));
-                }
-                _ => {}
-            }
+        if let Some(v) = self.affine_product(mode, ty, (&x, a), (&y, b)) {
+            return Ok(v);
         }
         let srcs = [(x, class), (y, class)];
         let out = result_class(mode, ty);
-        // Vector lanes of 16-bit values have 32 bits: room for the whole product.
-        let product16 = |e: &mut Self, v: &[Value]| {
-            let (a, b) = (e.sign16(v[0], class, signed), e.sign16(v[1], class, signed));
-            e.b.ins().imul(a, b)
-        };
         Ok(match mode {
             MulMode::Lo => {
                 let f = |e: &mut Self, v: &[Value]| {
@@ -116,56 +83,110 @@ impl<'e, 'm> Emit<'e, 'm> {
                 };
                 self.map(&srcs, out, &f, Some(&vector))
             }
-            MulMode::Hi => {
-                let f: Scalar<'_, 'e, 'm> = &|e, v| {
-                    let (a, b) = (e.int(v[0]), e.int(v[1]));
-                    if e.ty(a) == types::I64 {
-                        return if signed {
-                            e.b.ins().smulhi(a, b)
-                        } else {
-                            e.b.ins().umulhi(a, b)
-                        };
-                    }
-                    let narrow = e.ty(a);
-                    let wide = if narrow == types::I32 {
-                        types::I64
-                    } else {
-                        types::I32
-                    };
-                    let (a, b) = e.extend2(a, b, wide, signed);
-                    let p = e.b.ins().imul(a, b);
-                    let n = e.imm(types::I32, u64::from(narrow.bits()));
-                    let p = e.b.ins().ushr(p, n);
-                    e.b.ins().ireduce(narrow, p)
-                };
-                let upper16 = |e: &mut Self, v: &[Value]| {
-                    let p = product16(e, v);
-                    let n = e.imm(types::I32, 16);
-                    e.b.ins().ushr(p, n)
-                };
-                let vector: Option<Scalar<'_, 'e, 'm>> = match class {
-                    Class::B16 => Some(&upper16),
-                    _ => None,
-                };
-                self.map(&srcs, out, f, vector)
-            }
-            MulMode::Wide => {
-                let wide = self.class_type(out);
-                if class == Class::B32 && !matches!((&srcs[0].0, &srcs[1].0), (V::U(_), V::U(_))) {
-                    return Ok(self.wide_vectors(&srcs, signed));
-                }
-                let f: Scalar<'_, 'e, 'm> = &|e, v| {
-                    let (a, b) = (e.int(v[0]), e.int(v[1]));
-                    let (a, b) = e.extend2(a, b, wide, signed);
-                    e.b.ins().imul(a, b)
-                };
-                let vector: Option<Scalar<'_, 'e, 'm>> = match class {
-                    Class::B16 => Some(&product16),
-                    _ => None,
-                };
-                self.map(&srcs, out, f, vector)
-            }
+            MulMode::Hi => self.high_product(&srcs, out, signed),
+            MulMode::Wide => self.wide_product(&srcs, out, signed),
         })
+    }
+
+    /// An affine value times a constant stays affine.
+    fn affine_product(
+        &mut self,
+        mode: MulMode,
+        ty: ScalarType,
+        (x, a): (&V, &Operand),
+        (y, b): (&V, &Operand),
+    ) -> Option<V> {
+        let (base, s, c) = match (x, y, a, b) {
+            (V::A(base, s), _, _, Operand::Imm(c)) | (_, V::A(base, s), Operand::Imm(c), _) => {
+                (*base, *s, sign_extend(*c, ty))
+            }
+            _ => return None,
+        };
+        match (mode, Class::of(ty)) {
+            (MulMode::Lo, class) => {
+                let v = self.mul_imm(base, c);
+                let s = s.wrapping_mul(c);
+                let s = if class == Class::B32 {
+                    i64::from(s as i32)
+                } else {
+                    s
+                };
+                Some(V::A(v, s))
+            }
+            (MulMode::Wide, Class::B32) => {
+                let w = if ty.is_signed() {
+                    self.b.ins().sextend(types::I64, base)
+                } else {
+                    self.b.ins().uextend(types::I64, base)
+                };
+                let v = self.mul_imm(w, c);
+                Some(V::A(v, s.wrapping_mul(c)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Vector lanes of 16-bit values have 32 bits: room for the whole product.
+    fn product16(&mut self, v: &[Value], class: Class, signed: bool) -> Value {
+        let (a, b) = (
+            self.sign16(v[0], class, signed),
+            self.sign16(v[1], class, signed),
+        );
+        self.b.ins().imul(a, b)
+    }
+
+    fn high_product(&mut self, srcs: &[(V, Class); 2], out: Class, signed: bool) -> V {
+        let class = srcs[0].1;
+        let f: Scalar<'_, 'e, 'm> = &|e, v| {
+            let (a, b) = (e.int(v[0]), e.int(v[1]));
+            if e.ty(a) == types::I64 {
+                return if signed {
+                    e.b.ins().smulhi(a, b)
+                } else {
+                    e.b.ins().umulhi(a, b)
+                };
+            }
+            let narrow = e.ty(a);
+            let wide = if narrow == types::I32 {
+                types::I64
+            } else {
+                types::I32
+            };
+            let (a, b) = e.extend2(a, b, wide, signed);
+            let p = e.b.ins().imul(a, b);
+            let n = e.imm(types::I32, u64::from(narrow.bits()));
+            let p = e.b.ins().ushr(p, n);
+            e.b.ins().ireduce(narrow, p)
+        };
+        let upper16 = |e: &mut Self, v: &[Value]| {
+            let p = e.product16(v, class, signed);
+            let n = e.imm(types::I32, 16);
+            e.b.ins().ushr(p, n)
+        };
+        let vector: Option<Scalar<'_, 'e, 'm>> = match class {
+            Class::B16 => Some(&upper16),
+            _ => None,
+        };
+        self.map(srcs, out, f, vector)
+    }
+
+    fn wide_product(&mut self, srcs: &[(V, Class); 2], out: Class, signed: bool) -> V {
+        let class = srcs[0].1;
+        let product16 = |e: &mut Self, v: &[Value]| e.product16(v, class, signed);
+        let wide = self.class_type(out);
+        if class == Class::B32 && !matches!((&srcs[0].0, &srcs[1].0), (V::U(_), V::U(_))) {
+            return self.wide_vectors(srcs, signed);
+        }
+        let f: Scalar<'_, 'e, 'm> = &|e, v| {
+            let (a, b) = (e.int(v[0]), e.int(v[1]));
+            let (a, b) = e.extend2(a, b, wide, signed);
+            e.b.ins().imul(a, b)
+        };
+        let vector: Option<Scalar<'_, 'e, 'm>> = match class {
+            Class::B16 => Some(&product16),
+            _ => None,
+        };
+        self.map(srcs, out, f, vector)
     }
 
     pub(crate) fn wide_vectors(&mut self, srcs: &[(V, Class); 2], signed: bool) -> V {

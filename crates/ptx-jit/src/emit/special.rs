@@ -18,39 +18,21 @@ impl Emit<'_, '_> {
             Dim::Z => 8,
         };
         let (v, have) = match s {
-            SpecialReg::NTid(d) => (
-                V::U(self.field(types::I32, offset_of!(C, block) + dim(d))),
-                Class::B32,
-            ),
-            SpecialReg::NCtaId(d) => (
-                V::U(self.field(types::I32, offset_of!(C, grid) + dim(d))),
-                Class::B32,
-            ),
-            SpecialReg::CtaId(d) => (
-                V::U(self.field(types::I32, offset_of!(C, ctaid) + dim(d))),
-                Class::B32,
-            ),
-            SpecialReg::SmId => (
-                V::U(self.field(types::I32, offset_of!(C, smid))),
-                Class::B32,
-            ),
+            SpecialReg::NTid(d) => self.block_word(offset_of!(C, block) + dim(d)),
+            SpecialReg::NCtaId(d) => self.block_word(offset_of!(C, grid) + dim(d)),
+            SpecialReg::CtaId(d) => self.block_word(offset_of!(C, ctaid) + dim(d)),
+            SpecialReg::SmId => self.block_word(offset_of!(C, smid)),
             SpecialReg::EnvReg(n @ (1 | 2)) => {
-                let half = if n == 1 { 4 } else { 0 };
-                let at = offset_of!(C, grid_workspace) + half;
-                (V::U(self.field(types::I32, at)), Class::B32)
+                self.block_word(offset_of!(C, grid_workspace) + if n == 1 { 4 } else { 0 })
             }
             SpecialReg::GridId => (
                 V::U(self.field(types::I64, offset_of!(C, grid_id))),
                 Class::B64,
             ),
-            SpecialReg::DynamicSmemSize => (
-                V::U(self.field(types::I32, offset_of!(C, dynamic_shared))),
-                Class::B32,
-            ),
-            SpecialReg::TotalSmemSize | SpecialReg::AggrSmemSize => (
-                V::U(self.field(types::I32, offset_of!(C, shared_len))),
-                Class::B32,
-            ),
+            SpecialReg::DynamicSmemSize => self.block_word(offset_of!(C, dynamic_shared)),
+            SpecialReg::TotalSmemSize | SpecialReg::AggrSmemSize => {
+                self.block_word(offset_of!(C, shared_len))
+            }
             SpecialReg::Tid(d) => (self.tid(d), Class::B32),
             SpecialReg::LaneId => {
                 let t = self.thread();
@@ -89,14 +71,8 @@ impl Emit<'_, '_> {
             SpecialReg::ClusterNCtaRank | SpecialReg::ClusterNCtaId(_) => {
                 (V::U(self.imm(types::I32, 1)), Class::B32)
             }
-            SpecialReg::ClusterId(d) => (
-                V::U(self.field(types::I32, offset_of!(C, ctaid) + dim(d))),
-                Class::B32,
-            ),
-            SpecialReg::NClusterId(d) => (
-                V::U(self.field(types::I32, offset_of!(C, grid) + dim(d))),
-                Class::B32,
-            ),
+            SpecialReg::ClusterId(d) => self.block_word(offset_of!(C, ctaid) + dim(d)),
+            SpecialReg::NClusterId(d) => self.block_word(offset_of!(C, grid) + dim(d)),
             s => {
                 let offset = s.reserved_offset().unwrap_or(0);
                 (V::U(self.imm(types::I64, offset.into())), Class::B64)
@@ -110,6 +86,11 @@ impl Emit<'_, '_> {
             return Ok(V::A(self.b.ins().uextend(types::I64, *x), *s));
         }
         Ok(self.resize(v, have, class))
+    }
+
+    /// A word of the block's context.
+    fn block_word(&mut self, offset: usize) -> (V, Class) {
+        (V::U(self.field(types::I32, offset)), Class::B32)
     }
 
     pub(crate) fn lane_mask(&mut self, s: SpecialReg) -> V {

@@ -28,20 +28,11 @@ fn patched(text: &str, kernel: &str, proven: bool) -> Option<Patched> {
     let (func, _) = module.function(kernel).expect("a kernel");
     let plan = Plan::build(&module, &layout, func).expect("a plan");
     let src = Source {
-        module: &module,
-        layout: &layout,
-        plan: &plan,
-        memcheck: false,
-        monitor: false,
-        monitor_own: true,
-        coverage: false,
-        recheck: false,
-        quick: false,
-        checks: true,
         has_fma: true,
         proven,
         broadcasts: true,
         wide: true,
+        ..Source::plain(&module, &layout, &plan)
     };
     let sig = signature(isa.default_call_conv());
     let mut func = Function::with_name_signature(UserFuncName::default(), sig);

@@ -36,6 +36,21 @@ fn unpack(meta: u64) -> (u32, AccessKind, u32, AccessSpace) {
     (meta as u32 & 0xffff, kind, meta as u32 >> 20 & 0xff, space)
 }
 
+fn unpack_line(lines: u64) -> Line {
+    Line {
+        ptx: lines as u32,
+        source: (lines >> 32) as u32,
+    }
+}
+
+/// Ends the block with the fault of an access that the monitor refuses.
+fn refuse(ctx: Ctx, access: &Access) -> u64 {
+    // SAFETY: the context is valid for the block.
+    let block = unsafe { (*ctx).block };
+    set_fault(ctx, refused(access, block));
+    1
+}
+
 /// An access of scalar code. Not 0 ends the block.
 pub(super) extern "C" fn monitor(
     ctx: Ctx,
@@ -54,19 +69,13 @@ pub(super) extern "C" fn monitor(
         kind,
         order,
         space,
-        line: Line {
-            ptx: lines as u32,
-            source: (lines >> 32) as u32,
-        },
+        line: unpack_line(lines),
         value: (meta >> 32 & 1 == 1).then_some(value),
     };
     if monitor.access(&access) {
         return 0;
     }
-    // SAFETY: the context is valid for the block.
-    let block = unsafe { (*ctx).block };
-    set_fault(ctx, refused(&access, block));
-    1
+    refuse(ctx, &access)
 }
 
 /// Accesses of a group. `buffer` holds the first address and the stride, then what is written; or one address for each
@@ -104,10 +113,7 @@ pub(super) extern "C" fn monitor_group(
             kind,
             order,
             space,
-            line: Line {
-                ptx: lines as u32,
-                source: (lines >> 32) as u32,
-            },
+            line: unpack_line(lines),
             value: None,
         },
         lanes: lanes as u32,
@@ -117,10 +123,7 @@ pub(super) extern "C" fn monitor_group(
     let Err(access) = monitor.accesses(&group) else {
         return 0;
     };
-    // SAFETY: the context is valid for the block.
-    let block = unsafe { (*ctx).block };
-    set_fault(ctx, refused(&access, block));
-    1
+    refuse(ctx, &access)
 }
 
 /// Accesses of a group to memory that the instruction's [`LiveSlot`] does not hold: each is told, and the slot takes the
@@ -144,17 +147,11 @@ pub(super) extern "C" fn monitor_live(
             kind,
             order,
             space,
-            line: Line {
-                ptx: lines as u32,
-                source: (lines >> 32) as u32,
-            },
+            line: unpack_line(lines),
             value: None,
         };
         if !monitor.access(&access) {
-            // SAFETY: the context is valid for the block.
-            let block = unsafe { (*ctx).block };
-            set_fault(ctx, refused(&access, block));
-            return 1;
+            return refuse(ctx, &access);
         }
         let range = monitor.live_range(&access);
         if let Some((base, len)) = range.filter(|(_, len)| *len >= u64::from(bytes)) {

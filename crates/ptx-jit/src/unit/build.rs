@@ -55,6 +55,38 @@ impl Unit {
     }
 }
 
+/// An instruction that no block begins with.
+const NO_BLOCK: BlockId = BlockId::MAX;
+
+/// An instance while its blocks are built.
+struct Body<'m> {
+    f: &'m Function,
+    id: u32,
+    /// Its first register.
+    reg_base: u32,
+    /// The block that begins with each instruction.
+    block_at: Vec<BlockId>,
+    /// Where its own frame ends, and those of what is inlined into it.
+    own_end: u64,
+    end: u64,
+}
+
+/// Which instructions a jump leads to; the first one too.
+fn leaders(f: &Function) -> Vec<bool> {
+    let mut leads = vec![false; f.body.len() + 1];
+    leads[0] = true;
+    for inst in &f.body {
+        match &inst.op {
+            Op::Bra { target, .. } => leads[*target as usize] = true,
+            Op::BrxIdx { targets, .. } => {
+                targets.iter().for_each(|t| leads[*t as usize] = true);
+            }
+            _ => {}
+        }
+    }
+    leads
+}
+
 struct Builder<'m> {
     module: &'m Module,
     layout: &'m ModuleLayout,
@@ -66,7 +98,7 @@ struct Builder<'m> {
     depth: usize,
 }
 
-impl Builder<'_> {
+impl<'m> Builder<'m> {
     fn root(&mut self, func: FuncId) -> u32 {
         if let Some(r) = self.root_of.get(&func) {
             return *r;
@@ -117,8 +149,62 @@ impl Builder<'_> {
         frame: u64,
         mut returns: Option<&mut Vec<BlockId>>,
     ) -> Result<((BlockId, u32), u64), CompileError> {
-        let module = self.module;
-        let f = module.func(func);
+        let mut body = self.open(func, root, frame);
+        let (f, id) = (body.f, body.id);
+        // A block of its own, so that no loop goes back to where the kernel starts.
+        let entry = self.new_block(id);
+        self.unit.blocks[entry as usize].term = Term::Jump(body.block_at[0]);
+        let mut at = body.block_at[0];
+        let mut open = true;
+        for (i, inst) in f.body.iter().enumerate() {
+            let leads = body.block_at[i];
+            if leads != NO_BLOCK {
+                if open && i > 0 {
+                    self.unit.blocks[at as usize].term = Term::Jump(leads);
+                }
+                at = leads;
+                open = true;
+            }
+            if !open {
+                continue; // unreachable text after a jump
+            }
+            let i = i as u32;
+            // A guarded instruction runs in a block of its own.
+            let mut join = None;
+            let decides = matches!(&inst.op, Op::Bra { .. } | Op::BrxIdx { .. });
+            if decides {
+                self.unit.blocks[at as usize].covers.push(i);
+            }
+            if let Some(g) = inst.guard {
+                let then = self.new_block(id);
+                let after = self.new_block(id);
+                self.unit.blocks[at as usize].term = Term::Br {
+                    pred: body.reg_base + g.reg.0,
+                    negated: g.negated,
+                    then,
+                    els: after,
+                };
+                at = then;
+                join = Some(after);
+            }
+            if !decides {
+                self.unit.blocks[at as usize].covers.push(i);
+            }
+            (at, open) = self.instruction(&mut body, at, i, inst, &mut returns)?;
+            if let Some(after) = join {
+                if open {
+                    self.unit.blocks[at as usize].term = Term::Jump(after);
+                }
+                at = after;
+                open = true;
+            }
+        }
+        Ok(((entry, id), body.end))
+    }
+
+    /// Makes an instance known, with a block for each place that a jump leads to.
+    fn open(&mut self, func: FuncId, root: u32, frame: u64) -> Body<'m> {
+        let f = self.module.func(func);
         self.spent += f.body.len();
         let id = self.unit.instances.len() as u32;
         let reg_base = self.unit.regs.len() as u32;
@@ -134,135 +220,88 @@ impl Builder<'_> {
             root,
             carry,
         });
+        let mut block_at = vec![NO_BLOCK; f.body.len()];
+        for (block, leads) in block_at.iter_mut().zip(leaders(f)) {
+            if leads {
+                *block = self.new_block(id);
+            }
+        }
         let own_end = frame + self.layout.frames[func.index()].size;
-        let mut end = own_end;
-
-        let n = f.body.len();
-        let mut leader = vec![false; n + 1];
-        leader[0] = true;
-        for inst in &f.body {
-            match &inst.op {
-                Op::Bra { target, .. } => leader[*target as usize] = true,
-                Op::BrxIdx { targets, .. } => {
-                    targets.iter().for_each(|t| leader[*t as usize] = true);
-                }
-                _ => {}
-            }
+        Body {
+            f,
+            id,
+            reg_base,
+            block_at,
+            own_end,
+            end: own_end,
         }
-        let mut block_at = vec![u32::MAX; n];
-        for (i, l) in leader.iter().enumerate().take(n) {
-            if *l {
-                block_at[i] = self.new_block(id);
-            }
-        }
-        // A block of its own, so that no loop goes back to where the kernel starts.
-        let entry = self.new_block(id);
-        self.unit.blocks[entry as usize].term = Term::Jump(block_at[0]);
-        let mut at = block_at[0];
-        let mut open = true;
-        for (i, inst) in f.body.iter().enumerate() {
-            if leader[i] {
-                if open && i > 0 {
-                    self.unit.blocks[at as usize].term = Term::Jump(block_at[i]);
-                }
-                at = block_at[i];
-                open = true;
-            }
-            if !open {
-                continue; // unreachable text after a jump
-            }
-            let i32_ = i as u32;
-            // A guarded instruction runs in a block of its own.
-            let mut join = None;
-            let decides = matches!(&inst.op, Op::Bra { .. } | Op::BrxIdx { .. });
-            if decides {
-                self.unit.blocks[at as usize].covers.push(i32_);
-            }
-            if let Some(g) = inst.guard {
-                let body = self.new_block(id);
-                let after = self.new_block(id);
-                self.unit.blocks[at as usize].term = Term::Br {
-                    pred: reg_base + g.reg.0,
-                    negated: g.negated,
-                    then: body,
-                    els: after,
-                };
-                at = body;
-                join = Some(after);
-            }
-            if !decides {
-                self.unit.blocks[at as usize].covers.push(i32_);
-            }
-            match &inst.op {
-                Op::Bra { target, .. } => {
-                    self.unit.blocks[at as usize].term = Term::Jump(block_at[*target as usize]);
-                    open = false;
-                }
-                Op::BrxIdx { index, targets, .. } => {
-                    if targets.is_empty() {
-                        return Err(self.refuse(f, inst, "brx.idx with no targets"));
-                    }
-                    let targets = targets.iter().map(|t| block_at[*t as usize]).collect();
-                    self.unit.blocks[at as usize].term = Term::Table {
-                        index: *index,
-                        targets,
-                    };
-                    open = false;
-                }
-                Op::Exit => open = false, // `Term::Exit` is the default
-                Op::Ret { .. } => {
-                    open = false;
-                    if f.is_kernel {
-                        // the same as exit
-                    } else if let Some(returns) = &mut returns {
-                        returns.push(at);
-                    } else {
-                        self.unit.blocks[at as usize].term = Term::Ret;
-                    }
-                }
-                Op::Trap => {
-                    self.unit.blocks[at as usize].term = Term::Trap(i32_);
-                    open = false;
-                }
-                Op::Unsupported { opcode } => {
-                    return Err(self.refuse(f, inst, opcode.clone()));
-                }
-                Op::Call { callee, .. } => {
-                    at = self.call(f, id, at, i32_, inst, callee, own_end, &mut end)?;
-                }
-                op if is_sync(op) || is_lockstep(op) => {
-                    let next = self.new_block(id);
-                    self.unit.blocks[at as usize].term = Term::Sync { inst: i32_, next };
-                    at = next;
-                    if is_lockstep(op) {
-                        self.unit.blocks[at as usize].steps.push(Step::Inst(i32_));
-                    }
-                }
-                _ => self.unit.blocks[at as usize].steps.push(Step::Inst(i32_)),
-            }
-            if let Some(after) = join {
-                if open {
-                    self.unit.blocks[at as usize].term = Term::Jump(after);
-                }
-                at = after;
-                open = true;
-            }
-        }
-        Ok(((entry, id), end))
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one call site")]
+    /// Adds an instruction to a block. Gives the block in which the text goes on, and whether it does.
+    fn instruction(
+        &mut self,
+        body: &mut Body<'m>,
+        at: BlockId,
+        index: u32,
+        inst: &Inst,
+        returns: &mut Option<&mut Vec<BlockId>>,
+    ) -> Result<(BlockId, bool), CompileError> {
+        let block = at as usize;
+        match &inst.op {
+            Op::Bra { target, .. } => {
+                self.unit.blocks[block].term = Term::Jump(body.block_at[*target as usize]);
+            }
+            Op::BrxIdx { index, targets, .. } => {
+                if targets.is_empty() {
+                    return Err(self.refuse(body.f, inst, "brx.idx with no targets"));
+                }
+                let targets = targets.iter().map(|t| body.block_at[*t as usize]);
+                self.unit.blocks[block].term = Term::Table {
+                    index: *index,
+                    targets: targets.collect(),
+                };
+            }
+            Op::Exit => {} // `Term::Exit` is the default
+            Op::Ret { .. } => match returns {
+                _ if body.f.is_kernel => {} // the same as exit
+                Some(returns) => returns.push(at),
+                None => self.unit.blocks[block].term = Term::Ret,
+            },
+            Op::Trap => self.unit.blocks[block].term = Term::Trap(index),
+            Op::Unsupported { opcode } => {
+                return Err(self.refuse(body.f, inst, opcode.clone()));
+            }
+            Op::Call { callee, .. } => {
+                return Ok((self.call(body, at, index, inst, callee)?, true));
+            }
+            op if is_sync(op) || is_lockstep(op) => {
+                let next = self.new_block(body.id);
+                self.unit.blocks[block].term = Term::Sync { inst: index, next };
+                if is_lockstep(op) {
+                    self.unit.blocks[next as usize]
+                        .steps
+                        .push(Step::Inst(index));
+                }
+                return Ok((next, true));
+            }
+            _ => {
+                self.unit.blocks[block].steps.push(Step::Inst(index));
+                return Ok((at, true));
+            }
+        }
+        Ok((at, false))
+    }
+
+    /// Adds a call to a block; the block in which the text goes on.
     fn call(
         &mut self,
-        f: &Function,
-        caller: u32,
+        body: &mut Body<'m>,
         at: BlockId,
         call: u32,
         inst: &Inst,
         callee: &Callee,
-        frame_end: u64,
-        end: &mut u64,
     ) -> Result<BlockId, CompileError> {
+        let f = body.f;
         let module = self.module;
         let is_param =
             |v: &VarId| f.is_kernel && f.params.iter().any(|p| p.place == ParamPlace::Var(*v));
@@ -288,29 +327,7 @@ impl Builder<'_> {
                 return Err(self.refuse(f, inst, what));
             }
             Callee::Direct(c) if self.may_inline(*c) => {
-                let root = self.unit.instances[caller as usize].root;
-                let align = self.layout.frames[c.index()].align;
-                let mut returns = Vec::new();
-                let callee_id = self.unit.instances.len() as u32;
-                let start = frame_end.next_multiple_of(align);
-                self.depth += 1;
-                let built = self.instance(*c, root, start, Some(&mut returns));
-                self.depth -= 1;
-                let ((entry, id), callee_end) = built?;
-                debug_assert_eq!(callee_id, id);
-                *end = (*end).max(callee_end);
-                self.unit.blocks[at as usize]
-                    .steps
-                    .push(Step::Args { call, callee: id });
-                self.unit.blocks[at as usize].term = Term::Jump(entry);
-                let next = self.new_block(caller);
-                for r in returns {
-                    self.unit.blocks[r as usize].term = Term::Jump(next);
-                }
-                self.unit.blocks[next as usize]
-                    .steps
-                    .push(Step::Rets { call, callee: id });
-                return Ok(next);
+                return self.inline(body, at, call, *c);
             }
             Callee::Direct(c) => {
                 self.root(*c);
@@ -322,8 +339,41 @@ impl Builder<'_> {
                 }
             }
         }
-        let next = self.new_block(caller);
+        let next = self.new_block(body.id);
         self.unit.blocks[at as usize].term = Term::Call { inst: call, next };
+        Ok(next)
+    }
+
+    /// Puts the blocks of a called function in the place of the call.
+    fn inline(
+        &mut self,
+        body: &mut Body<'m>,
+        at: BlockId,
+        call: u32,
+        callee: FuncId,
+    ) -> Result<BlockId, CompileError> {
+        let root = self.unit.instances[body.id as usize].root;
+        let align = self.layout.frames[callee.index()].align;
+        let mut returns = Vec::new();
+        let callee_id = self.unit.instances.len() as u32;
+        let start = body.own_end.next_multiple_of(align);
+        self.depth += 1;
+        let built = self.instance(callee, root, start, Some(&mut returns));
+        self.depth -= 1;
+        let ((entry, id), callee_end) = built?;
+        debug_assert_eq!(callee_id, id);
+        body.end = body.end.max(callee_end);
+        self.unit.blocks[at as usize]
+            .steps
+            .push(Step::Args { call, callee: id });
+        self.unit.blocks[at as usize].term = Term::Jump(entry);
+        let next = self.new_block(body.id);
+        for r in returns {
+            self.unit.blocks[r as usize].term = Term::Jump(next);
+        }
+        self.unit.blocks[next as usize]
+            .steps
+            .push(Step::Rets { call, callee: id });
         Ok(next)
     }
 }

@@ -30,40 +30,15 @@ pub struct Format {
 }
 
 /// IEEE half precision.
-pub const F16: Format = Format {
-    bits: 16,
-    mantissa: 10,
-    exponent: 5,
-    finite: false,
-};
+pub const F16: Format = Format::ieee(16, 10, 5);
 /// `bfloat16`.
-pub const BF16: Format = Format {
-    bits: 16,
-    mantissa: 7,
-    exponent: 8,
-    finite: false,
-};
+pub const BF16: Format = Format::ieee(16, 7, 8);
 /// IEEE single precision.
-pub const F32: Format = Format {
-    bits: 32,
-    mantissa: 23,
-    exponent: 8,
-    finite: false,
-};
+pub const F32: Format = Format::ieee(32, 23, 8);
 /// IEEE double precision.
-pub const F64: Format = Format {
-    bits: 64,
-    mantissa: 52,
-    exponent: 11,
-    finite: false,
-};
+pub const F64: Format = Format::ieee(64, 52, 11);
 /// `tf32` as PTX keeps it: `f32` bits of which the low 13 are zero.
-pub const TF32: Format = Format {
-    bits: 19,
-    mantissa: 10,
-    exponent: 8,
-    finite: false,
-};
+pub const TF32: Format = Format::ieee(19, 10, 8);
 /// 8-bit float with 4 exponent bits.
 pub const E4M3: Format = Format {
     bits: 8,
@@ -72,14 +47,19 @@ pub const E4M3: Format = Format {
     finite: true,
 };
 /// 8-bit float with 5 exponent bits.
-pub const E5M2: Format = Format {
-    bits: 8,
-    mantissa: 2,
-    exponent: 5,
-    finite: false,
-};
+pub const E5M2: Format = Format::ieee(8, 2, 5);
 
 impl Format {
+    /// A format with infinities.
+    const fn ieee(bits: u32, mantissa: u32, exponent: u32) -> Self {
+        Self {
+            bits,
+            mantissa,
+            exponent,
+            finite: false,
+        }
+    }
+
     /// Exponent bias.
     pub const fn bias(self) -> i32 {
         (1 << (self.exponent - 1)) - 1

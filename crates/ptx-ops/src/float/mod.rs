@@ -265,13 +265,15 @@ fn exact_root(format: Format, a: u64) -> Value {
     }
 }
 
+/// The bits of an operand that are looked at; with `.ftz` a subnormal one is zero.
+fn operand(format: Format, ftz: bool, a: u64) -> u64 {
+    let a = a & format.mask();
+    if ftz { format.flush(a) } else { a }
+}
+
 /// `neg`: flips the sign, but of a NaN, which becomes canonical.
 pub fn neg(format: Format, ftz: bool, a: u64) -> u64 {
-    let a = if ftz {
-        format.flush(a & format.mask())
-    } else {
-        a & format.mask()
-    };
+    let a = operand(format, ftz, a);
     if format.is_nan(a) {
         format.nan()
     } else {
@@ -281,11 +283,7 @@ pub fn neg(format: Format, ftz: bool, a: u64) -> u64 {
 
 /// `abs`; a NaN becomes canonical.
 pub fn abs(format: Format, ftz: bool, a: u64) -> u64 {
-    let a = if ftz {
-        format.flush(a & format.mask())
-    } else {
-        a & format.mask()
-    };
+    let a = operand(format, ftz, a);
     if format.is_nan(a) {
         format.nan()
     } else {

@@ -98,12 +98,14 @@ impl Server<'_> {
                     round_trip_us,
                     bytes_per_second,
                     resumed,
+                    saved_bytes,
                 } => {
                     let link = LinkInfo {
                         peer: format!("{} at {}", visitor.name, visitor.from),
                         round_trip_us,
                         bytes_per_second,
                         resumed_total: resumed,
+                        saved_bytes_total: saved_bytes,
                     };
                     (Answer::Pong, Some(link))
                 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use mica_control::api::{Created, Mode, VgpuSpec};
 use mica_control::client::ControlClient;
 use mica_limits::Environment;
-use mica_tunnel::far::{self, FarLimits};
-use mica_tunnel::{BlobCache, Carrier, Resuming, SILENCE};
+use mica_tunnel::far::{self, Caches, FarLimits};
+use mica_tunnel::{BlobCache, Carrier, PieceFolder, Resuming, SILENCE};
 
 use crate::allowed::{apply, gpu_index, open_worker, words};
 use crate::folder::{Allowance, Folder, KnownClient, now};
@@ -31,7 +31,9 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 /// New connections of one session that are greeted at once.
 const MOST_GREETING: usize = 8;
 /// Modules of one client on disk.
-const CACHE_BYTES: u64 = 4 << 30;
+const MODULE_BYTES: u64 = 4 << 30;
+/// What programs of one client upload, on disk, by default.
+pub const DEFAULT_UPLOAD_BYTES: u64 = 16 << 30;
 
 /// What serves a connection.
 pub struct Server<'a> {
@@ -47,6 +49,8 @@ pub struct Server<'a> {
     pub arrivals: Option<&'a Arrivals>,
     /// How long a new connection is waited for.
     pub resume_within: Duration,
+    /// Most bytes that are kept of what one client's programs upload; 0: nothing is.
+    pub upload_bytes: u64,
 }
 
 /// A client that TLS has let in.
@@ -291,6 +295,16 @@ impl Server<'_> {
         }
     }
 
+    /// What is kept for a client.
+    fn caches(&self, client: &Fingerprint) -> Caches {
+        let modules = BlobCache::new(self.folder.modules(client), MODULE_BYTES);
+        let uploads = PieceFolder::new(self.folder.uploads(client), self.upload_bytes);
+        Caches {
+            images: Some(modules),
+            pieces: (self.upload_bytes > 0).then_some(uploads),
+        }
+    }
+
     /// Serves one process of the client.
     fn session(
         &self,
@@ -311,14 +325,14 @@ impl Server<'_> {
         let resume = self.terms();
         message::send(&carrier, &Answer::Session { resume }).map_err(gone)?;
         carrier.expect_within(SILENCE)?;
-        let cache = BlobCache::new(self.folder.cache(&visitor.fingerprint), CACHE_BYTES);
+        let caches = self.caches(&visitor.fingerprint);
         let limits = FarLimits {
             // As much host memory as the virtual GPU has of its own, and some for small ones.
             host_bytes: limit_bytes.max(256 << 20),
             ..FarLimits::default()
         };
         let served = self.over_connections(carrier, visitor, |stream| {
-            far::serve(worker, stream, Some(cache), &limits)
+            far::serve(worker, stream, caches, &limits)
         });
         if let Err(error) = served {
             let name = &visitor.name;

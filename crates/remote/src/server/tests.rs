@@ -64,6 +64,7 @@ impl World {
                 log: &|line| said.lock().unwrap().push(line.into()),
                 arrivals: Some(&arrivals),
                 resume_within: within,
+                upload_bytes: 0,
             };
             let _ = serve_echo(&server, stream);
         };

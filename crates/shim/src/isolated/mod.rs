@@ -73,6 +73,7 @@ const LISTS: &[Entries] = &[
     procaddr::ENTRIES,
     streams::calls::ENTRIES,
     streams::calls::STREAM_ENTRIES,
+    streams::values::STREAM_ENTRIES,
     graphs::dot::ENTRIES,
     graphs::user_objects::ENTRIES,
     memory::tensor_maps::ENTRIES,

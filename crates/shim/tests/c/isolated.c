@@ -32,6 +32,7 @@ CUresult cuMemHostRegister_v2(void *, size_t, unsigned), cuMemHostUnregister(voi
 CUresult cuPointerGetAttribute(void *, int, Ptr);
 CUresult cuStreamCreate(Handle *, unsigned), cuStreamDestroy_v2(Handle), cuStreamSynchronize(Handle), cuStreamQuery(Handle);
 CUresult cuStreamWaitValue32_v2(Handle, Ptr, unsigned, unsigned), cuStreamWaitValue64_v2(Handle, Ptr, unsigned long long, unsigned);
+CUresult cuStreamBatchMemOp_v2(Handle, unsigned, void *, unsigned);
 CUresult cuStreamWriteValue32_v2(Handle, Ptr, unsigned, unsigned), cuStreamWriteValue64_v2(Handle, Ptr, unsigned long long, unsigned);
 CUresult cuStreamWaitEvent(Handle, Handle, unsigned), cuLaunchHostFunc(Handle, void (*)(void *), void *);
 CUresult cuEventCreate(Handle *, unsigned), cuEventRecord(Handle, Handle), cuEventSynchronize(Handle), cuEventElapsedTime(float *, Handle, Handle), cuEventDestroy_v2(Handle);
@@ -756,6 +757,32 @@ static void stream_values(void) {
     OK(cuStreamSynchronize(stream));
     OK(cuMemcpyDtoH_v2(&back, p, 4));
     IS(back, 18);
+    /* Several in a row: all of them, in their order, or none. */
+    struct { unsigned kind, short_flags; Ptr at; unsigned long long value; unsigned flags, pad; Ptr rest[2]; } batch[] = {
+        {1, 0, words + 16, 5, 1, 0, {0}}, {5, 0, words + 24, 1ull << 33 | 9, 0, 0, {0}}, {6, 0, 0, 0, 0, 0, {0}},
+        {4, 0, words + 24, 1ull << 33 | 9, 1, 0, {0}}, {2, 0, words + 16, 1ull << 32 | 6, 0, 0, {0}},
+    };
+    unsigned long long both[2] = {0};
+    OK(cuStreamBatchMemOp_v2(stream, 5, batch, 0));
+    usleep(5000);
+    IS(cuStreamQuery(stream), 600);
+    OK(cuStreamWriteValue32_v2(writer, words + 16, 5, 0));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH_v2(both, words + 16, 16));
+    TRUE(both[0] == 6 && both[1] == (1ull << 33 | 9));
+    batch[0].kind = 2;
+    batch[3].at += 4;
+    IS(cuStreamBatchMemOp_v2(stream, 5, batch, 0), 1);
+    batch[3].kind = 3;
+    IS(cuStreamBatchMemOp_v2(stream, 5, batch, 0), 801);
+    batch[3].kind = 7;
+    IS(cuStreamBatchMemOp_v2(stream, 5, batch, 0), 1);
+    IS(cuStreamBatchMemOp_v2(stream, 2, batch, 1), 1);
+    IS(cuStreamBatchMemOp_v2(stream, 257, batch, 0), 1);
+    IS(cuStreamBatchMemOp_v2(stream, 1, 0, 0), 1);
+    OK(cuStreamBatchMemOp_v2(stream, 0, 0, 0));
+    OK(cuMemcpyDtoH_v2(both, words + 16, 16));
+    IS(both[0], 6);
     /* Words that there are not, crooked ones, unknown flags; a captured wait. */
     IS(cuStreamWaitValue32_v2(stream, 0, 1, 0), 1);
     IS(cuStreamWaitValue32_v2(stream, words + 2, 1, 0), 1);

@@ -167,7 +167,7 @@ fn through_tunnel(program: OwnedFd) -> OwnedFd {
     std::thread::spawn(move || {
         let worker = RecordPort::connect(far_end).unwrap();
         let carrier = Arc::new(SocketCarrier::new(far_wire));
-        let _ = far::serve(worker, carrier, None, &Default::default());
+        let _ = far::serve(worker, carrier, Default::default(), &Default::default());
     });
     std::thread::spawn(move || {
         let carrier = Arc::new(SocketCarrier::new(near_wire));

@@ -9,7 +9,7 @@ use mica_gpu::{Gpu, Launch, Result, SessionBudget, StreamId};
 use mica_memory::Figures;
 
 use crate::alloc::Maker;
-use crate::arena::Arena;
+use crate::backing_store::BackingStore;
 use crate::books::{Books, Sums};
 use crate::contexts::Contexts;
 use crate::door::Door;
@@ -25,7 +25,7 @@ pub struct SwapGpu {
     books: Mutex<Books>,
     /// Held by whoever begins or ends copies of frames. Taken before the books.
     moves: Mutex<()>,
-    pub(crate) arena: Arena,
+    pub(crate) store: BackingStore,
     /// Who is told what a kernel touched, where allocations are guarded.
     pub(crate) guard: Option<Tell>,
     pub(crate) contexts: Contexts,
@@ -60,7 +60,7 @@ impl SwapGpu {
             growth,
             books: Mutex::default(),
             moves: Mutex::default(),
-            arena: Arena::new(standing),
+            store: BackingStore::new(standing),
             guard,
             contexts: Contexts::default(),
             budget: OnceLock::new(),
@@ -77,7 +77,7 @@ impl SwapGpu {
     pub(crate) fn maker(&self) -> Maker<'_> {
         Maker {
             gpu: &*self.inner,
-            arena: &self.arena,
+            store: &self.store,
             budget: self.budget.get(),
             guarded: self.guard.is_some(),
         }
@@ -86,7 +86,7 @@ impl SwapGpu {
     fn mover(&self) -> Mover<'_> {
         Mover {
             gpu: &*self.inner,
-            arena: &self.arena,
+            store: &self.store,
             context: self.contexts.any(),
         }
     }
@@ -101,25 +101,25 @@ impl SwapGpu {
     }
 
     /// Bytes of host memory that it holds for memory that is away, and bytes of them in use.
-    pub fn arena_bytes(&self) -> (u64, u64) {
-        self.arena.bytes()
+    pub fn store_bytes(&self) -> (u64, u64) {
+        self.store.bytes()
     }
 
     /// Has host memory stand ready for all that can leave, and for so many bytes more. Devices that copy with the processor
     /// need none.
-    pub(crate) fn grow_arena(&self, ahead_bytes: u64) -> Result<()> {
-        if !self.arena.is_standing() {
+    pub(crate) fn grow_store(&self, ahead_bytes: u64) -> Result<()> {
+        if !self.store.is_standing() {
             return Ok(());
         }
         let sums = self.sums();
         let wanted = sums.here + sums.out + ahead_bytes;
-        self.arena
+        self.store
             .grow_to(&*self.inner, self.contexts.any(), wanted)
     }
 
     /// Whether memory moves, so that whoever makes host memory ready waits until it does not.
     pub(crate) fn set_hurry(&self, hurry: bool) {
-        if self.arena.set_hurry(hurry) && !hurry {
+        if self.store.set_hurry(hurry) && !hurry {
             self.note_growth();
         }
     }
@@ -129,7 +129,7 @@ impl SwapGpu {
         self.trim();
         let sums = self.sums();
         let wanted = sums.here + sums.out + ahead_bytes;
-        self.arena.shrink_to(&*self.inner, wanted);
+        self.store.shrink_to(&*self.inner, wanted);
     }
 
     pub(crate) fn note_allocation(&self) {
@@ -146,7 +146,7 @@ impl SwapGpu {
 
     /// Says that there is more to save than before.
     pub(crate) fn note_growth(&self) {
-        if self.arena.is_standing() {
+        if self.store.is_standing() {
             self.growth.note();
         }
     }
@@ -230,9 +230,9 @@ impl Drop for SwapGpu {
         let mut books = self.books();
         for (number, mappings) in frames {
             for at in mappings {
-                let _ = books.drop_mapped(&*self.inner, &self.arena, at, number);
+                let _ = books.drop_mapped(&*self.inner, &self.store, at, number);
             }
-            let _ = books.release(&*self.inner, &self.arena, number);
+            let _ = books.release(&*self.inner, &self.store, number);
         }
         for old in books.freed.drain() {
             let _ = self

@@ -80,9 +80,9 @@ impl Bench {
     }
 
     fn pinned_bytes(&self) -> u64 {
-        let arena = &self.gpu.arena;
+        let store = &self.gpu.store;
         let context = Some(self.context);
-        let all = arena.pinned_segments(context);
+        let all = store.pinned_segments(context);
         all * CHUNK_BYTES
     }
 
@@ -100,7 +100,7 @@ fn memory_leaves_by_way_of_the_stage_and_nobody_pins_meanwhile() {
     // As much as stands ready before a program has allocated anything.
     bench
         .gpu
-        .arena
+        .store
         .grow_to(&*bench.gpu.inner, Some(bench.context), 4 * CHUNK_BYTES)
         .unwrap();
     for round in 0..3 {
@@ -116,7 +116,7 @@ fn memory_leaves_by_way_of_the_stage_and_nobody_pins_meanwhile() {
         assert!(steps.load(SeqCst) >= PIECES, "{steps:?} steps");
         assert_eq!(bench.swapper.status().place, Place::Away);
         assert_eq!(bench.pinned_bytes(), before, "round {round}");
-        let used = bench.gpu.arena_bytes().1;
+        let used = bench.gpu.store_bytes().1;
         assert_eq!(used, bench.swapper.status().out_bytes, "the stage is empty");
         if round == 1 {
             // What waits in host memory is pinned there, so that it returns by the short way.
@@ -124,7 +124,7 @@ fn memory_leaves_by_way_of_the_stage_and_nobody_pins_meanwhile() {
             assert!(bench.pinned_bytes() > before);
         }
         bench.come_back();
-        assert_eq!(bench.gpu.arena_bytes().1, 0);
+        assert_eq!(bench.gpu.store_bytes().1, 0);
         bench.check();
     }
 }
@@ -147,7 +147,7 @@ fn a_session_may_end_while_its_memory_is_on_the_stage() {
         let bench = Bench::new();
         bench
             .gpu
-            .arena
+            .store
             .grow_to(&*bench.gpu.inner, Some(bench.context), 4 * CHUNK_BYTES)
             .unwrap();
         let steps = AtomicU64::new(0);
@@ -164,6 +164,6 @@ fn a_session_may_end_while_its_memory_is_on_the_stage() {
             bench.gpu.give_up_waits();
             bench.gpu.context_destroy(bench.context).unwrap();
         });
-        assert_eq!(bench.gpu.arena_bytes().1, 0, "round {round}");
+        assert_eq!(bench.gpu.store_bytes().1, 0, "round {round}");
     }
 }

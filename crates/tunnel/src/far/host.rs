@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 
 use mica_wire::session::client::RecordPort;
-use mica_wire::session::{Region, back, create_sealed};
+use mica_wire::session::{MappedBytes, back, create_sealed};
 
 use crate::TunnelError;
 use crate::frame::{Header, Kind};
@@ -55,11 +55,11 @@ impl HostCopies {
         let file =
             create_sealed("mica-host", bytes).map_err(TunnelError::system("memfd_create"))?;
         back(&file, 0, bytes);
-        let region = Region::map(&file, 0, bytes as usize, 0);
-        let region = region.map_err(TunnelError::system("mmap"))?;
+        let mapped = MappedBytes::map(&file, 0, bytes as usize, 0);
+        let mapped = mapped.map_err(TunnelError::system("mmap"))?;
         port.send_descriptor(tag, file.as_fd())?;
         self.held_bytes = held;
-        self.by_tag.insert(tag, Shadow::new(region, bytes));
+        self.by_tag.insert(tag, Shadow::new(mapped, bytes));
         Ok(())
     }
 

@@ -93,6 +93,8 @@ impl Images {
 
     /// Wakes who waits for bytes.
     pub(super) fn wake(&self) {
+        // Under the lock, so that a thread that has just looked does not sleep through it.
+        drop(lock(&self.coming));
         self.came.notify_all();
     }
 }

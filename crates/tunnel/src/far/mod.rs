@@ -5,11 +5,13 @@
 //!   post thread:     what is lined up ─► ring                       (waits for room, chunks, images)
 //!   watch thread:    area: answers, reads, notices, words ─► carrier
 //!   courier thread:  credit, pongs ─► carrier                        (so that receiving never waits for sending)
+//!   keeping thread:  pieces ─► disk                                  (only where pieces are kept)
 //! ```
 //! The peer is hostile: whatever it makes this end hold is bounded, and what makes no sense ends the session.
 
 mod host;
 mod images;
+mod pieces;
 mod post;
 mod watch;
 
@@ -24,9 +26,10 @@ use mica_wire::session::client::RecordPort;
 use crate::compress::Compressor;
 use crate::courier::Courier;
 use crate::frame::{FrameReader, Header, Kind};
-use crate::{BlobCache, Carrier, TunnelError, lock};
+use crate::{BlobCache, Carrier, PieceFolder, TunnelError, lock};
 use host::HostCopies;
 use images::Images;
+use pieces::Pieces;
 
 /// Bytes that may be lined up before the carrier is not read. The near end stops long before, by its credit.
 const LINE_BYTES: u64 = 256 << 20;
@@ -49,6 +52,15 @@ impl Default for FarLimits {
             image_bytes: 1 << 30,
         }
     }
+}
+
+/// What is kept for one client between its sessions.
+#[derive(Clone, Debug, Default)]
+pub struct Caches {
+    /// Modules.
+    pub images: Option<BlobCache>,
+    /// Pieces of uploads.
+    pub pieces: Option<PieceFolder>,
 }
 
 /// A call that waits for its answer.
@@ -107,6 +119,7 @@ struct Far {
     moved: Condvar,
     host: Mutex<HostCopies>,
     images: Images,
+    pieces: Pieces,
     /// Bytes dealt with since credit was last given.
     spent: AtomicU64,
     /// Work that may change host memory was posted.
@@ -120,7 +133,7 @@ struct Far {
 pub fn serve(
     worker: RecordPort,
     carrier: Arc<dyn Carrier>,
-    cache: Option<BlobCache>,
+    caches: Caches,
     limits: &FarLimits,
 ) -> Result<(), TunnelError> {
     let far = Far {
@@ -134,7 +147,8 @@ pub fn serve(
         line: Mutex::default(),
         moved: Condvar::new(),
         host: Mutex::new(HostCopies::new(limits.host_bytes)),
-        images: Images::new(cache, limits.image_bytes),
+        images: Images::new(caches.images, limits.image_bytes),
+        pieces: Pieces::new(caches.pieces),
         spent: AtomicU64::new(0),
         worked: AtomicBool::new(false),
     };
@@ -147,6 +161,9 @@ pub fn serve(
         scope.spawn(move || run(Far::watch));
         scope.spawn(move || run(Far::post_line));
         scope.spawn(move || run(|far| far.courier.run(&*far.carrier)));
+        if far.pieces.is_offered() {
+            scope.spawn(move || run(Far::keep_pieces));
+        }
         run(Far::receive);
     });
     match lock(&far.reason).take() {
@@ -189,21 +206,28 @@ impl Far {
         self.carrier.close();
         self.port.wake();
         self.images.wake();
+        self.pieces.wake();
         self.courier.stop();
+        // Under the lock, so that a thread that has just looked does not sleep through it.
+        drop(lock(&self.line));
         self.moved.notify_all();
     }
 
     /// Takes frames; posts what can be posted at once.
     fn receive(&self) -> Result<(), TunnelError> {
+        if self.pieces.is_offered() {
+            self.say(Kind::PiecesOffer, 0, 0)?;
+        }
         let mut frames = FrameReader::new(Arc::clone(&self.carrier));
         loop {
             let (header, data) = frames.read()?;
             match header.kind {
-                Kind::Ping => self.say(Kind::Pong, header.a)?,
+                Kind::Ping => self.say(Kind::Pong, header.a, 0)?,
                 Kind::NearHas => self.carrier.acknowledge(header.a),
                 Kind::Bye => return Err(TunnelError::Closed),
                 Kind::NoticesDone => self.port.notices_done(header.a as u32),
                 Kind::BlobData => self.images.arrived(header.a, header.b, data)?,
+                Kind::PieceData => self.pieces.arrived(data)?,
                 Kind::HostData if header.flags & crate::frame::AT_ONCE != 0 => {
                     lock(&self.host).write(header.a, header.b, data)?;
                 }
@@ -211,7 +235,7 @@ impl Far {
                 _ => return Err(TunnelError::protocol("a frame that only this side sends")),
             }
             if let Some(received) = self.carrier.owed() {
-                self.say(Kind::FarHas, received)?;
+                self.say(Kind::FarHas, received, 0)?;
             }
         }
     }
@@ -265,16 +289,20 @@ impl Far {
     /// Counts a frame, and gives credit for it.
     fn dealt_with(&self, header: &Header) -> Result<(), TunnelError> {
         debug_assert!(header.kind.is_ordered());
-        let spent = self.spent.fetch_add(header.frame_bytes(), Relaxed) + header.frame_bytes();
+        if header.is_known_piece() {
+            self.pieces.count_found();
+        }
+        let spent = self.spent.fetch_add(header.weight(), Relaxed) + header.weight();
         if spent < CREDIT_BYTES {
             return Ok(());
         }
-        self.say(Kind::Credit, self.spent.swap(0, Relaxed))
+        let spent = self.spent.swap(0, Relaxed);
+        self.say(Kind::Credit, spent, self.pieces.found())
     }
 
     /// Has a small frame sent.
-    fn say(&self, kind: Kind, a: u64) -> Result<(), TunnelError> {
-        (self.courier).post(|out| Header::new(kind, a, 0).put(out, &[]))
+    fn say(&self, kind: Kind, a: u64, b: u64) -> Result<(), TunnelError> {
+        (self.courier).post(|out| Header::new(kind, a, b).put(out, &[]))
     }
 
     fn send(&self, bytes: &[u8]) -> Result<(), TunnelError> {

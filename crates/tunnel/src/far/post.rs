@@ -1,5 +1,6 @@
 //! Puts what a frame says into the worker's ring.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use mica_wire::session::{
 use super::{Far, PendingRead, Waiting};
 use crate::compress::unpack;
 use crate::frame::{Header, Kind, LZ4, NO_SLOT};
+use crate::pieces::{Named, PIECE_BYTES, named};
 use crate::shadow::WORK;
 use crate::{TunnelError, lock};
 
@@ -38,9 +40,10 @@ impl Far {
             Kind::BlobRef if !may_wait => return Ok(false),
             Kind::BlobRef => self.image(header, data)?,
             Kind::HostNew => lock(&self.host).add(&self.port, header.a, header.b)?,
-            Kind::HostData => lock(&self.host).write(header.a, header.b, data)?,
+            Kind::HostData => return self.host_data(header, data, may_wait),
             Kind::HostMap => lock(&self.host).map(header.a),
             Kind::HostGone => lock(&self.host).remove(header.a),
+            Kind::PiecesAsk => self.pieces.ask(header.a)?,
             _ => return Err(TunnelError::protocol("a frame out of place")),
         }
         Ok(true)
@@ -117,19 +120,22 @@ impl Far {
         let bytes = header.b as usize;
         let (body, data) = (data.split_at_checked(header.code as usize))
             .ok_or_else(|| TunnelError::protocol("a record longer than its frame"))?;
-        if bytes > CHUNK_BYTES || header.flags & LZ4 == 0 && data.len() != bytes {
+        let (data, piece) = named(header, data)?;
+        let is_sized = match piece {
+            Named::No => bytes <= CHUNK_BYTES,
+            Named::Here(_) | Named::Known(_) => bytes == PIECE_BYTES,
+        };
+        if !is_sized {
             return Err(TunnelError::protocol("staged bytes of a wrong size"));
         }
         let Some(chunk) = self.chunk(may_wait)? else {
             return Ok(false);
         };
-        let unpacked = match header.flags & LZ4 {
-            0 => None,
-            _ => Some(unpack(data, bytes)?),
+        let Some(data) = self.bytes_of(header, bytes, data, piece, may_wait)? else {
+            self.port.give_chunk(chunk);
+            return Ok(false);
         };
-        let filled = self
-            .port
-            .fill_chunk(chunk, unpacked.as_deref().unwrap_or(data));
+        let filled = self.port.fill_chunk(chunk, &data);
         filled.ok_or_else(|| TunnelError::protocol("staged bytes of a wrong size"))?;
         let (call, rest) = Call::decode(header.call, body).map_err(malformed)?;
         let offset = 0;
@@ -146,10 +152,60 @@ impl Far {
             _ => return Err(TunnelError::protocol("a call that stages nothing")),
         };
         let posted = self.push(header.call, None, body.as_slice(), header.a, may_wait)?;
-        if !posted {
-            self.port.give_chunk(chunk);
+        match posted {
+            true => self.done_with(piece, data),
+            false => self.port.give_chunk(chunk),
         }
         Ok(posted)
+    }
+
+    /// The bytes that a frame stands for, so many of them; `None` if they must be waited for and may not.
+    fn bytes_of<'a>(
+        &self,
+        header: &Header,
+        bytes: usize,
+        data: &'a [u8],
+        piece: Named,
+        may_wait: bool,
+    ) -> Result<Option<Cow<'a, [u8]>>, TunnelError> {
+        let found = match piece {
+            Named::Known(hash) if data.is_empty() => {
+                return Ok(self.known_piece(hash, may_wait)?.map(Cow::Owned));
+            }
+            _ if header.flags & LZ4 != 0 => Cow::Owned(unpack(data, bytes)?),
+            _ => Cow::Borrowed(data),
+        };
+        match found.len() == bytes {
+            true => Ok(Some(found)),
+            false => Err(TunnelError::protocol("bytes of a wrong size")),
+        }
+    }
+
+    /// The worker has the bytes of a frame.
+    fn done_with(&self, piece: Named, bytes: Cow<'_, [u8]>) {
+        match (piece, bytes) {
+            (Named::Here(hash), bytes) => self.pieces.keep(hash, || bytes.into_owned()),
+            (Named::Known(_), Cow::Owned(buffer)) => self.pieces.give_back(buffer),
+            _ => {}
+        }
+    }
+
+    /// Bytes of host memory.
+    fn host_data(&self, header: &Header, data: &[u8], may_wait: bool) -> Result<bool, TunnelError> {
+        let (data, piece) = named(header, data)?;
+        if header.flags & LZ4 != 0 {
+            return Err(TunnelError::protocol("host memory that is packed"));
+        }
+        let bytes = match piece {
+            Named::No => data.len(),
+            Named::Here(_) | Named::Known(_) => PIECE_BYTES,
+        };
+        let Some(bytes) = self.bytes_of(header, bytes, data, piece, may_wait)? else {
+            return Ok(false);
+        };
+        lock(&self.host).write(header.a, header.b, &bytes)?;
+        self.done_with(piece, bytes);
+        Ok(true)
     }
 
     /// A copy into a chunk.

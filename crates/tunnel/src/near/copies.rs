@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use mica_wire::session::client::pieces;
 use mica_wire::session::{CHUNK_BYTES, Copy, CopyBox, CopyPlace, Request, chunk_state};
 
 use super::translate::Step;
@@ -114,7 +115,8 @@ impl Near {
         let len = bytes.unwrap_or(0) as usize;
         let body = copy.encode();
         let header = blobs::staged_header(Copy::NUMBER, body.as_slice(), position, len);
-        let mut draft = Draft::begin(header, out);
+        self.ask_for_pieces(len, out);
+        let draft = Draft::begin(header, out);
         out.extend_from_slice(body.as_slice());
         let read = area.chunk_append_to(chunk, offset, len, out);
         if bytes.is_none() || read.is_none() {
@@ -123,8 +125,7 @@ impl Near {
         }
         // The program may fill it again: the bytes are on their way.
         self.port.chunk_done(chunk, chunk_state::FREE);
-        draft.pack(len, &self.compressor, out);
-        draft.end(out);
+        self.end_with_bytes(draft, len, true, out);
         Ok(())
     }
 
@@ -186,24 +187,4 @@ impl Near {
             self.read(&Copy { stream, area: part }, target, position, out);
         }
     }
-}
-
-/// A part of a box that fits a chunk: origin, bytes in a row, rows.
-type Piece = ((u64, u64, u64), u64, u64);
-
-/// Cuts a box into pieces that fit a chunk each.
-fn pieces((width, height, depth): (u64, u64, u64)) -> impl Iterator<Item = Piece> {
-    let chunk = CHUNK_BYTES as u64;
-    let columns = width.div_ceil(chunk);
-    let rows_each = (chunk / width.max(1)).max(1).min(height.max(1));
-    let steps = height.div_ceil(rows_each);
-    (0..depth).flat_map(move |z| {
-        (0..steps).flat_map(move |step| {
-            (0..columns).map(move |column| {
-                let (x, y) = (column * chunk, step * rows_each);
-                let rows = if columns > 1 { 1 } else { rows_each };
-                ((x, y, z), (width - x).min(chunk), (height - y).min(rows))
-            })
-        })
-    })
 }

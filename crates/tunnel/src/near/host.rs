@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use mica_wire::session::{HostRegister, Region, check_foreign};
+use mica_wire::session::{HostRegister, MappedBytes, check_foreign};
 
 use super::Near;
-use crate::frame::{AT_ONCE, Header, Kind};
+use crate::frame::{AT_ONCE, Draft, HEADER_BYTES, Header, Kind};
 use crate::shadow::Shadow;
 use crate::{TunnelError, lock};
 
@@ -43,9 +43,9 @@ impl HostMemory {
     ) -> Result<(), TunnelError> {
         let failed = "mapping host memory of the program";
         check_foreign(&file, call.offset, call.bytes).map_err(TunnelError::system(failed))?;
-        let region = Region::map(&file, call.offset, call.bytes as usize, 0);
-        let region = region.map_err(TunnelError::system(failed))?;
-        let mut shadow = Shadow::new(region, call.bytes);
+        let mapped = MappedBytes::map(&file, call.offset, call.bytes as usize, 0);
+        let mapped = mapped.map_err(TunnelError::system(failed))?;
+        let mut shadow = Shadow::new(mapped, call.bytes);
         Header::new(Kind::HostNew, call.tag, call.bytes).put(out, &[]);
         if call.charge {
             shadow.map_as_zeros();
@@ -142,7 +142,8 @@ impl HostMemory {
         }
     }
 
-    /// Sends bytes that a copy will read, unless they are kept equal; at most [`PIECE`] of them. Answers how many.
+    /// Sends bytes that a copy will read, unless they are kept equal; at most [`PIECE`] of them, in a frame that `end` ends. Answers
+    /// how many.
     pub(super) fn send_range(
         &mut self,
         tag: u64,
@@ -150,6 +151,7 @@ impl HostMemory {
         bytes: u64,
         flags: u8,
         out: &mut Vec<u8>,
+        end: impl FnOnce(Draft, usize, &mut Vec<u8>),
     ) -> u64 {
         let Some(memory) = self.by_tag.get(&tag) else {
             return bytes;
@@ -158,9 +160,15 @@ impl HostMemory {
             return bytes;
         }
         let len = bytes.min(PIECE);
-        let mut piece = vec![0; len as usize];
-        if memory.shadow.read(offset, &mut piece) {
-            put(tag, offset, &piece, flags, out);
+        let header = Header {
+            flags,
+            ..Header::new(Kind::HostData, tag, offset)
+        };
+        let draft = Draft::begin(header, out);
+        let begun = out.len();
+        match memory.shadow.append_to(offset, len as usize, out) {
+            true => end(draft, len as usize, out),
+            false => out.truncate(begun - HEADER_BYTES),
         }
         len
     }
@@ -187,7 +195,9 @@ impl HostMemory {
     fn send_reads(&mut self, out: &mut Vec<u8>) {
         for (tag, mut offset, mut bytes) in self.read.clone() {
             while bytes > 0 {
-                let sent = self.send_range(tag, offset, bytes, AT_ONCE, out);
+                let sent = self.send_range(tag, offset, bytes, AT_ONCE, out, |draft, _, out| {
+                    draft.end(out);
+                });
                 offset += sent;
                 bytes -= sent;
             }
@@ -221,6 +231,7 @@ impl Near {
             host.send_reads(&mut outbox);
             drop(host);
             Header::new(Kind::NoticesDone, done.into(), 0).put(&mut outbox, &[]);
+            // The far end deals with these at once and gives no credit for them.
             self.send_out(&mut outbox)?;
             told = done;
         }

@@ -11,13 +11,14 @@
 mod blobs;
 mod copies;
 mod host;
+mod pieces;
 mod receive;
 mod translate;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ use crate::frame::{Header, Kind};
 use crate::{Carrier, PING_EVERY, TunnelError, lock};
 use blobs::Blobs;
 use host::HostMemory;
+use pieces::Pieces;
 use receive::After;
 use translate::Step;
 
@@ -52,6 +54,8 @@ pub struct LinkStats {
     pub received_bytes: AtomicU64,
     /// Broken connections that were replaced.
     pub resumed: AtomicU64,
+    /// Bytes of uploads that were not sent because the far end had them.
+    pub saved_bytes: AtomicU64,
 }
 
 /// Where the data of a read goes.
@@ -75,10 +79,14 @@ struct Near {
     reason: Mutex<Option<TunnelError>>,
     /// Frames that are not sent yet. Whoever adds to what host memory is there holds it until they are sent.
     outbox: Mutex<Vec<u8>>,
+    /// Bytes of pieces that the frames in the outbox stand for and do not have.
+    left_out: AtomicUsize,
+    /// Bytes that the far end has not dealt with, those that were left out too.
     outstanding: Mutex<u64>,
     credit: Condvar,
     host: Mutex<HostMemory>,
     blobs: Mutex<Blobs>,
+    pieces: Mutex<Pieces>,
     reads: Mutex<HashMap<u64, Target>>,
     after: Mutex<HashMap<u16, After>>,
     next_read: AtomicU64,
@@ -106,10 +114,12 @@ pub fn serve(
         over: AtomicBool::new(false),
         reason: Mutex::default(),
         outbox: Mutex::default(),
+        left_out: AtomicUsize::new(0),
         outstanding: Mutex::default(),
         credit: Condvar::new(),
         host: Mutex::default(),
         blobs: Mutex::default(),
+        pieces: Mutex::default(),
         reads: Mutex::default(),
         after: Mutex::default(),
         next_read: AtomicU64::new(1),
@@ -219,7 +229,7 @@ impl Near {
             self.wait_for_credit();
             let mut outbox = lock(&self.outbox);
             let mut is_empty = false;
-            while outbox.len() < BATCH_BYTES && !is_empty {
+            while outbox.len() + self.left_out.load(Relaxed) < BATCH_BYTES && !is_empty {
                 if let Some(step) = steps.pop_front() {
                     self.take_step(step, &mut steps, &mut outbox)?;
                 } else if let Some(header) = reader.next(&mut body)? {
@@ -230,7 +240,12 @@ impl Near {
                 }
             }
             let sent = !outbox.is_empty();
-            self.send_out(&mut outbox)?;
+            if sent {
+                // Counted first: credit for it may come at once.
+                let left_out = self.left_out.swap(0, Relaxed);
+                *lock(&self.outstanding) += (outbox.len() + left_out) as u64;
+                self.send_out(&mut outbox)?;
+            }
             drop(outbox);
             if is_empty && !sent {
                 self.wait_for_call();
@@ -267,7 +282,6 @@ impl Near {
             return Ok(());
         }
         let bytes = outbox.len();
-        *lock(&self.outstanding) += bytes as u64;
         let began = Instant::now();
         (self.carrier.send_whole(outbox)).map_err(TunnelError::Lost)?;
         self.compressor.sent(bytes, began.elapsed());

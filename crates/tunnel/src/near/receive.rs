@@ -59,7 +59,15 @@ impl Near {
                     scope.spawn(move || self.end_if_failed(self.send_image(blob)));
                 }
                 Kind::FarHas => self.carrier.acknowledge(header.a),
+                Kind::PiecesOffer => lock(&self.pieces).offered(),
+                Kind::PiecesKnown => lock(&self.pieces).told(data)?,
+                Kind::PiecesOff => lock(&self.pieces).stop(),
+                Kind::PieceWanted => {
+                    let piece = lock(&self.pieces).held(data)?;
+                    scope.spawn(move || self.end_if_failed(self.send_piece(&piece)));
+                }
                 Kind::Credit => {
+                    lock(&self.pieces).found(header.b);
                     let mut outstanding = lock(&self.outstanding);
                     *outstanding = outstanding.saturating_sub(header.a);
                     drop(outstanding);

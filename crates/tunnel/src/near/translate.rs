@@ -257,7 +257,9 @@ impl Near {
     ) -> Result<(), TunnelError> {
         match step {
             Step::Push(tag, offset, bytes) => {
-                let sent = lock(&self.host).send_range(tag, offset, bytes, 0, out);
+                self.ask_for_pieces(bytes as usize, out);
+                let end = |draft, bytes, out: &mut _| self.end_with_bytes(draft, bytes, false, out);
+                let sent = lock(&self.host).send_range(tag, offset, bytes, 0, out, end);
                 debug_assert!(sent <= bytes.max(PIECE));
                 if sent < bytes {
                     steps.push_front(Step::Push(tag, offset + sent, bytes - sent));

@@ -251,7 +251,7 @@ impl Session {
         tables.events.end_continuing(events)?;
         tables.modules.end_continuing(modules)?;
         for late in &saved.late {
-            let unknown = || refused(format!("{} is no error", late.code));
+            let unknown = || refused(format!("{} is not an error", late.code));
             let code = CuResult::from_code(late.code).ok_or_else(unknown)?;
             if late.context != 0 {
                 tables.contexts.get(late.context)?;

@@ -155,7 +155,7 @@ record! {
         /// Bytes that cannot leave the device.
         pinned_bytes: u64,
         /// Host memory that stands ready for memory that leaves.
-        arena_bytes: u64,
+        store_bytes: u64,
         /// Bytes of the device that pools hold.
         pool_held_bytes: u64,
         /// Bytes of them that the program asked for.
@@ -167,6 +167,22 @@ record! {
         /// Pieces that pools have given out.
         pool_pieces: u64,
     }
+}
+
+impl MemorySums {
+    /// Of no memory.
+    pub const NONE: Self = Self {
+        pieces: 0,
+        asked_bytes: 0,
+        away_bytes: 0,
+        pinned_bytes: 0,
+        store_bytes: 0,
+        pool_held_bytes: 0,
+        pool_asked_bytes: 0,
+        pool_given_bytes: 0,
+        pool_largest_free_bytes: 0,
+        pool_pieces: 0,
+    };
 }
 
 record! {

@@ -1,5 +1,5 @@
-//! The shared area: one sealed file, made by the worker, mapped by both; or a part of a region that a virtual machine
-//! maps ([`super::region`]).
+//! The shared area: one sealed file, made by the worker, mapped by both; or a part of an ivshmem file that a virtual machine
+//! maps ([`super::ivshmem`]).
 //!
 //! ```text
 //!   0        control: ring positions, sleepers, notices, how the session ended
@@ -19,8 +19,8 @@ use rustix::thread::futex;
 use rustix::time::Timespec;
 
 use super::bell::Bell;
+use super::ivshmem::{AREA_AT, check_ivshmem};
 use super::memfd::{Mapping, create_sealed, map_foreign};
-use super::region::{AREA_AT, check_region};
 
 /// Bytes of the submission ring.
 pub const RING_BYTES: usize = 1 << 20;
@@ -91,7 +91,7 @@ pub(crate) struct WorkerLine {
     pub(crate) room: AtomicU32,
     /// Late errors that nobody has taken.
     pub(crate) late: AtomicU32,
-    /// Length of the reason plus one, once the session has ended. In a region the host, or the agent in the machine, says
+    /// Length of the reason plus one, once the session has ended. In an ivshmem file the host, or the agent in the machine, says
     /// it too: the worker may be gone.
     pub(crate) ended: AtomicU32,
     /// 1 while kernels' output waits to be taken.
@@ -171,19 +171,19 @@ impl SessionArea {
         })
     }
 
-    /// The area in a region that a stranger gave, as the worker sees it; the file is the whole region's.
+    /// The area in an ivshmem file that a stranger gave, as the worker sees it; `fd` is the whole file.
     ///
     /// # Errors
-    /// As [`check_region`].
-    pub fn in_region(fd: OwnedFd) -> Result<Self, Errno> {
-        check_region(&fd)?;
+    /// As [`check_ivshmem`].
+    pub fn in_ivshmem(fd: OwnedFd) -> Result<Self, Errno> {
+        check_ivshmem(&fd)?;
         Ok(Self {
             mapping: Mapping::new(fd, AREA_AT, AREA_BYTES)?,
             bell: None,
         })
     }
 
-    /// The area in a region, as a program in a virtual machine sees it.
+    /// The area in an ivshmem file, as a program in a virtual machine sees it.
     pub(crate) fn through_wall(fd: OwnedFd, bell: Bell) -> Result<Self, Errno> {
         Ok(Self {
             mapping: Mapping::new(fd, AREA_AT, AREA_BYTES)?,
@@ -191,7 +191,7 @@ impl SessionArea {
         })
     }
 
-    /// The area in a region, as the agent in a virtual machine sees it, to say that the session has ended.
+    /// The area in an ivshmem file, as the agent in a virtual machine sees it, to say that the session has ended.
     ///
     /// # Errors
     /// The system cannot map it.

@@ -1,6 +1,6 @@
 //! Waking through a wall: a futex reaches no other machine.
 //!
-//! A program whose area lies in a region says in shared memory that it sleeps, and sleeps on a word of this machine. The
+//! A program whose area lies in an ivshmem file says in shared memory that it sleeps, and sleeps on a word of this machine. The
 //! worker's change is seen by a process on the host, which sends a byte; the agent in this machine receives it and
 //! wakes all sleepers of the program. To wake the worker the program sends a byte itself.
 //!
@@ -93,7 +93,7 @@ impl Bell {
         let _ = send(&self.stream, &[RING_BYTE], flags);
     }
 
-    /// Sleeps while a word of the region is as expected, until somebody changes anything; as `futex::wait`.
+    /// Sleeps while a word of the ivshmem file is as expected, until somebody changes anything; as `futex::wait`.
     pub(crate) fn wait(
         &self,
         watching: &AtomicU32,

@@ -5,7 +5,7 @@ use crate::host::frame::{Text, messages};
 messages! {
     /// A message on a session's socket.
     Handshake {
-        /// Program: I am here. Descriptor, if any: a region that the session is to lie in.
+        /// Program: I am here. Descriptor, if any: an ivshmem file that the session is to lie in.
         64 Hello {
             /// The version I speak.
             version: u64,
@@ -29,14 +29,14 @@ messages! {
             /// The number by which the call names it.
             tag: u64,
         }
-        /// Worker: accepted, and the session lies in a region. Descriptors, where a program beyond a wall is answered: the
-        /// region, the file with the word that the program sleeps on, the stream to the host.
-        68 Region {
+        /// Worker: accepted, and the session lies in an ivshmem file. Descriptors, where a program beyond a wall is answered: the
+        /// ivshmem file, the file with the word that the program sleeps on, the stream to the host.
+        68 Ivshmem {
             /// The version I speak.
             version: u64,
-            /// Bytes of the region.
+            /// Bytes of the ivshmem file.
             bytes: u64,
-            /// Whether the region's upper part has windows on device memory.
+            /// Whether the ivshmem file's upper part has windows on device memory.
             has_windows: bool,
         }
         /// Program: I am here again; my session was saved. Descriptor: the area.

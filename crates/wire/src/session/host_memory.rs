@@ -2,28 +2,28 @@
 
 use super::SessionError;
 use super::client::HostPiece;
-use super::memfd::Region;
+use super::memfd::MappedBytes;
 
 /// Host memory, registered with the device at [`SharedHostMemory::device`]. A file of its own is not kept open: a program
 /// may have more of these than it may have open files.
 #[derive(Debug)]
 pub struct SharedHostMemory {
     // Before the piece: the mapping goes first.
-    mapping: Region,
+    mapping: MappedBytes,
     device: u64,
-    /// A part of the session's region, kept while it is used.
+    /// A part of the session's ivshmem file, kept while it is used.
     _piece: Option<HostPiece>,
 }
 
 impl SharedHostMemory {
     /// Memory that the device uses at the address of this mapping.
-    pub(crate) fn unified(mapping: Region, piece: HostPiece) -> Self {
+    pub(crate) fn unified(mapping: MappedBytes, piece: HostPiece) -> Self {
         let device = mapping.as_ptr() as u64;
         Self::keep(mapping, device, piece)
     }
 
-    fn keep(mapping: Region, device: u64, piece: HostPiece) -> Self {
-        let piece = Some(piece).filter(HostPiece::is_in_region);
+    fn keep(mapping: MappedBytes, device: u64, piece: HostPiece) -> Self {
+        let piece = Some(piece).filter(HostPiece::is_in_ivshmem);
         Self {
             mapping,
             device,

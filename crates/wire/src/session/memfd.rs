@@ -73,18 +73,18 @@ pub fn back(fd: impl AsFd, offset: u64, bytes: u64) {
 
 /// A shared mapping of a file that need not be open any more.
 #[derive(Debug)]
-pub struct Region {
+pub struct MappedBytes {
     pointer: *mut u8,
     len: usize,
 }
 
 // SAFETY: the mapping is plain memory; who accesses it how is up to the methods, which only copy
 // bytes or hand out atomics.
-unsafe impl Send for Region {}
+unsafe impl Send for MappedBytes {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Region {}
+unsafe impl Sync for MappedBytes {}
 
-impl Region {
+impl MappedBytes {
     /// Maps a file: at `address` if that is not 0 and nothing is there, else at one of the system's choice.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for MappedBytes {
     fn drop(&mut self) {
         // SAFETY: made by `map`; no reference into it outlives `self`.
         let _ = unsafe { munmap(self.pointer.cast(), self.len) };
@@ -181,15 +181,15 @@ impl Drop for Region {
 /// A shared mapping of a file, with the file.
 #[derive(Debug)]
 pub struct Mapping {
-    region: Region,
+    mapped: MappedBytes,
     fd: OwnedFd,
 }
 
 impl Mapping {
     /// Maps a file at an address of the system's choice.
     pub fn new(fd: OwnedFd, offset: u64, len: usize) -> Result<Self, Errno> {
-        let region = Region::map(&fd, offset, len, 0)?;
-        Ok(Self { region, fd })
+        let mapped = MappedBytes::map(&fd, offset, len, 0)?;
+        Ok(Self { mapped, fd })
     }
 
     /// The file.
@@ -198,15 +198,15 @@ impl Mapping {
     }
 
     /// The mapping and the file, apart.
-    pub fn into_parts(self) -> (Region, OwnedFd) {
-        (self.region, self.fd)
+    pub fn into_parts(self) -> (MappedBytes, OwnedFd) {
+        (self.mapped, self.fd)
     }
 }
 
 impl std::ops::Deref for Mapping {
-    type Target = Region;
+    type Target = MappedBytes;
 
-    fn deref(&self) -> &Region {
-        &self.region
+    fn deref(&self) -> &MappedBytes {
+        &self.mapped
     }
 }

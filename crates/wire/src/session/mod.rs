@@ -33,9 +33,9 @@ mod calls;
 pub mod client;
 mod handshake;
 mod host_memory;
+mod ivshmem;
 mod memfd;
 mod patience;
-mod region;
 mod ring;
 pub mod server;
 mod shared_handle;
@@ -51,10 +51,12 @@ pub use bell::{BellWord, END_BYTE, LIFE_BYTE, RING_BYTE};
 pub use calls::*;
 pub use handshake::Handshake;
 pub use host_memory::SharedHostMemory;
-pub use memfd::{Mapping, Region, back, backed_bytes, check_foreign, create_sealed, map_foreign};
-pub use region::{
-    AREA_AT, HEAP_AT, LEAST_REGION_BYTES, REGION_HEADER_BYTES, RegionId, RegionLayout,
-    check_region, region_header, region_id,
+pub use ivshmem::{
+    AREA_AT, HEAP_AT, IVSHMEM_HEADER_BYTES, IvshmemId, IvshmemLayout, LEAST_IVSHMEM_BYTES,
+    check_ivshmem, ivshmem_header, ivshmem_id,
+};
+pub use memfd::{
+    MappedBytes, Mapping, back, backed_bytes, check_foreign, create_sealed, map_foreign,
 };
 pub use ring::{MAX_RECORD_BYTES, Producer, RecordHeader, RingReader, Violation};
 pub use shared_handle::{SharedHandle, SharedKind};

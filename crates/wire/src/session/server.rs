@@ -16,8 +16,8 @@ use rustix::thread::futex;
 use rustix::time::Timespec;
 
 use super::area::{NOTICES, SLOT_ROOM};
+use super::ivshmem::{IvshmemLayout, check_ivshmem};
 use super::patience::Patience;
-use super::region::{RegionLayout, check_region};
 use super::ring::{RecordHeader, RingReader, Violation, ring_doorbell};
 use super::transport::ServerTransport;
 use super::{Handshake, SESSION_VERSION, SessionArea, SessionError};
@@ -49,8 +49,8 @@ const VERSION: u64 = SESSION_VERSION as u64;
 pub struct SessionPort {
     area: Arc<SessionArea>,
     socket: HostSocket,
-    /// What is where in the region that the area lies in.
-    layout: Option<RegionLayout>,
+    /// What is where in the ivshmem file that the area lies in.
+    layout: Option<IvshmemLayout>,
     /// Answers that did not fit their slots.
     unfinished: Mutex<HashMap<u16, Vec<u8>>>,
     descriptors: Mutex<HashMap<u64, OwnedFd>>,
@@ -70,8 +70,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub struct Greeting {
     socket: HostSocket,
-    /// A region that the program wants the session to lie in, and its bytes.
-    region: Option<(OwnedFd, u64)>,
+    /// An ivshmem file that the program wants the session to lie in, and its bytes.
+    ivshmem: Option<(OwnedFd, u64)>,
     /// The number, the area and the files of a session that was saved and is to go on.
     resumes: Option<(u64, OwnedFd, u64)>,
 }
@@ -99,7 +99,7 @@ impl Greeting {
         let socket = HostSocket::from_fd(socket);
         let mut greeting = Self {
             socket,
-            region: None,
+            ivshmem: None,
             resumes: None,
         };
         let (hello, fds) = greeting.socket.receive().map_err(no_handshake)?;
@@ -111,8 +111,8 @@ impl Greeting {
             greeting.resumes = area.map(|area| (session, area, files));
         }
         if let Some(fd) = fds.next() {
-            bytes = check_region(&fd);
-            greeting.region = bytes.ok().map(|bytes| (fd, bytes));
+            bytes = check_ivshmem(&fd);
+            greeting.ivshmem = bytes.ok().map(|bytes| (fd, bytes));
         }
         let text = match said {
             Ok(Handshake::Hello { version }) if version == VERSION && bytes.is_ok() => None,
@@ -148,9 +148,9 @@ impl Greeting {
         let _ = self.socket.send(&refused, &[]);
     }
 
-    /// The region that the session is to lie in, and its bytes; `None` for most programs.
-    pub fn region(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        let (fd, bytes) = self.region.as_ref()?;
+    /// The ivshmem file that the session is to lie in, and its bytes; `None` for most programs.
+    pub fn ivshmem(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        let (fd, bytes) = self.ivshmem.as_ref()?;
         Some((fd.as_fd(), *bytes))
     }
 
@@ -189,18 +189,18 @@ impl Greeting {
         Ok(Arc::new(port))
     }
 
-    /// Answers a program that has brought a region, in which the device has its windows as `layout` says.
+    /// Answers a program that has brought an ivshmem file, in which the device has its windows as `layout` says.
     ///
     /// # Errors
-    /// If there is no region, it cannot be mapped, or the program is gone.
-    pub fn welcome_in_region(
+    /// If there is no ivshmem file, it cannot be mapped, or the program is gone.
+    pub fn welcome_in_ivshmem(
         mut self,
-        layout: RegionLayout,
+        layout: IvshmemLayout,
     ) -> Result<Arc<SessionPort>, SessionError> {
-        let (fd, bytes) = (self.region.take())
-            .ok_or_else(|| SessionError::Ended("the program brought no region".into()))?;
-        let area = SessionArea::in_region(fd).map_err(SessionError::system("mmap"))?;
-        let answer = Handshake::Region {
+        let (fd, bytes) = (self.ivshmem.take())
+            .ok_or_else(|| SessionError::Ended("the program brought no ivshmem file".into()))?;
+        let area = SessionArea::in_ivshmem(fd).map_err(SessionError::system("mmap"))?;
+        let answer = Handshake::Ivshmem {
             version: VERSION,
             bytes,
             has_windows: !layout.windows.is_empty(),
@@ -209,7 +209,7 @@ impl Greeting {
         Ok(Arc::new(SessionPort::new(area, self.socket, Some(layout))))
     }
 
-    /// Answers it for a worker on another machine, whose session lies in a region of so many bytes: the region, the word
+    /// Answers it for a worker on another machine, whose session lies in an ivshmem file of so many bytes: the ivshmem file, the word
     /// that the program sleeps on, and the stream to the relay. The socket is only for either side to see the other's end.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ impl Greeting {
         has_windows: bool,
         fds: [BorrowedFd<'_>; 3],
     ) -> Result<HostSocket, SessionError> {
-        let answer = Handshake::Region {
+        let answer = Handshake::Ivshmem {
             version: VERSION,
             bytes,
             has_windows,
@@ -267,7 +267,7 @@ fn no_handshake(error: crate::host::socket::SocketError) -> SessionError {
 }
 
 impl SessionPort {
-    fn new(area: SessionArea, socket: HostSocket, layout: Option<RegionLayout>) -> Self {
+    fn new(area: SessionArea, socket: HostSocket, layout: Option<IvshmemLayout>) -> Self {
         let calls = Patience::default();
         if layout.is_some() {
             calls.expect_slow_wakes();
@@ -285,8 +285,8 @@ impl SessionPort {
         }
     }
 
-    /// The region that the session lies in, with what is where; `None` where there is none.
-    pub fn region(&self) -> Option<(BorrowedFd<'_>, &RegionLayout)> {
+    /// The ivshmem file that the session lies in, with what is where; `None` where there is none.
+    pub fn ivshmem(&self) -> Option<(BorrowedFd<'_>, &IvshmemLayout)> {
         let layout = self.layout.as_ref()?;
         Some((self.area.fd(), layout))
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::calls::StreamOrder;
-use super::client::RegionHeap;
+use super::client::IvshmemHeap;
 use super::ring::{RecordHeader, Violation};
 use super::{SessionArea, SessionError};
 
@@ -49,8 +49,8 @@ pub trait ClientTransport: Send + Sync {
     fn window_file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// Host memory in the region that the session lies in, where it does.
-    fn heap(&self) -> Option<&Arc<RegionHeap>> {
+    /// Host memory in the ivshmem file that the session lies in, where it does.
+    fn heap(&self) -> Option<&Arc<IvshmemHeap>> {
         None
     }
     /// Whether the device has a copy of host memory instead of the memory itself: both sides are made equal at launches and

@@ -10,7 +10,9 @@ use mica_snapshot::SavedHost;
 use mica_vgpu::{GraphOp, HostUse, VgpuError};
 use mica_wire::session as wire;
 use mica_wire::session::server::SessionPort;
-use mica_wire::session::{Data, Done, Number, Region, backed_bytes, check_foreign, chunk_state};
+use mica_wire::session::{
+    Data, Done, MappedBytes, Number, backed_bytes, check_foreign, chunk_state,
+};
 use rustix::io::Errno;
 
 use super::pinned::{BUFFER_BYTES, ReadBuffer};
@@ -195,7 +197,7 @@ impl Dispatcher {
         };
         let own;
         let fd = match c.tag {
-            wire::HostRegister::IN_REGION => self.region_with(c).map_err(failed)?,
+            wire::HostRegister::IN_IVSHMEM => self.ivshmem_with(c).map_err(failed)?,
             tag => {
                 let taken = self.port.take_descriptor(tag);
                 own = taken.map_err(|error| refused(error.to_string()))?;
@@ -207,8 +209,9 @@ impl Dispatcher {
             match program_addresses::map(fd, c.offset, c.bytes, c.wanted) {
                 Some(placed) => (placed.as_ptr(), Box::new(placed)),
                 None => {
-                    let region = Region::map(fd, c.offset, c.bytes as usize, 0).map_err(failed)?;
-                    (region.as_ptr(), Box::new(region))
+                    let mapped =
+                        MappedBytes::map(fd, c.offset, c.bytes as usize, 0).map_err(failed)?;
+                    (mapped.as_ptr(), Box::new(mapped))
                 }
             };
         let is_pinned = !c.charge || self.session.gpu().has_driver();
@@ -219,7 +222,7 @@ impl Dispatcher {
         }
         // SAFETY: the keeper below holds the mapping until the device has let go of it.
         let span = unsafe { HostSpan::new(pointer, c.bytes) };
-        // SAFETY: as above; the file is sealed, or the region of a session whose end it is if the file is cut short.
+        // SAFETY: as above; the file is sealed, or the ivshmem file of a session whose end it is if the file is cut short.
         let address = unsafe {
             let fd = Some((fd, c.offset));
             let how = HostUse {
@@ -258,18 +261,18 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// The file of the session's region, if the memory is in its heap.
-    fn region_with(&self, c: &wire::HostRegister) -> Result<BorrowedFd<'_>, Errno> {
-        match self.port.region() {
+    /// The file of the session's ivshmem file, if the memory is in its heap.
+    fn ivshmem_with(&self, c: &wire::HostRegister) -> Result<BorrowedFd<'_>, Errno> {
+        match self.port.ivshmem() {
             Some((fd, layout)) if layout.is_in_heap(c.offset, c.bytes) => Ok(fd),
             _ => Err(Errno::INVAL),
         }
     }
 }
 
-/// Whether host memory has its pages: those of a file of its own, or of its part of a region.
+/// Whether host memory has its pages: those of a file of its own, or of its part of an ivshmem file.
 fn has_pages(fd: BorrowedFd<'_>, c: &wire::HostRegister) -> bool {
-    if c.tag != wire::HostRegister::IN_REGION {
+    if c.tag != wire::HostRegister::IN_IVSHMEM {
         return backed_bytes(fd) >= c.bytes;
     }
     let hole = rustix::fs::seek(fd, rustix::fs::SeekFrom::Hole(c.offset));

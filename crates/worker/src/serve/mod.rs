@@ -29,7 +29,7 @@ use mica_limits::HostLink;
 use mica_vgpu::Vgpu;
 use mica_wire::host::message::Severity;
 use mica_wire::session::server::{Greeting, PortState, SessionPort};
-use mica_wire::session::{RegionLayout, SessionError};
+use mica_wire::session::{IvshmemLayout, SessionError};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::dispatch::Dispatcher;
@@ -224,12 +224,12 @@ fn serve(
     surroundings: Surroundings<'_>,
 ) -> Result<Option<String>, WorkerError> {
     // Given once for each device, so no other session of it can see what this program has.
-    let port = match greeting.region() {
+    let port = match greeting.ivshmem() {
         None => greeting.welcome(gpu.take_window_file())?,
         Some((file, bytes)) => {
-            let layout = RegionLayout::new(bytes, true);
+            let layout = IvshmemLayout::new(bytes, true);
             let has_windows = gpu.place_windows(file, layout.windows.clone());
-            greeting.welcome_in_region(RegionLayout::new(bytes, has_windows))?
+            greeting.welcome_in_ivshmem(IvshmemLayout::new(bytes, has_windows))?
         }
     };
     if surroundings.is_urgent {

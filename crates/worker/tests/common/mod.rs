@@ -18,7 +18,7 @@ use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::host::socket::HostSocket;
 use mica_wire::session::client::SessionClient;
 use mica_wire::session::{
-    AREA_AT, HEAP_AT, Handshake, LEAST_REGION_BYTES, Mapping, SESSION_VERSION, SessionArea,
+    AREA_AT, HEAP_AT, Handshake, LEAST_IVSHMEM_BYTES, Mapping, SESSION_VERSION, SessionArea,
     create_sealed,
 };
 use mica_worker::{OutputBuffer, serve_session};
@@ -85,7 +85,7 @@ pub(crate) fn params(address: u64, count: u32, value: u32) -> Vec<u8> {
 }
 
 /// Shakes hands as a program does; answers the socket, the area, and the area's bytes. Every other session lies in a
-/// region, as that of a program in a virtual machine.
+/// ivshmem file, as that of a program in a virtual machine.
 pub(crate) fn shake_hands(socket: OwnedFd) -> (HostSocket, SessionArea, Mapping) {
     static SESSIONS: AtomicU32 = AtomicU32::new(0);
     let socket = HostSocket::from_fd(socket);
@@ -98,13 +98,13 @@ pub(crate) fn shake_hands(socket: OwnedFd) -> (HostSocket, SessionArea, Mapping)
         let bytes = Mapping::new(fd.try_clone().unwrap(), 0, len).unwrap();
         return (socket, SessionArea::adopt(fd).unwrap(), bytes);
     }
-    let region = create_sealed("region", LEAST_REGION_BYTES).unwrap();
+    let ivshmem = create_sealed("ivshmem", LEAST_IVSHMEM_BYTES).unwrap();
     let hello = Handshake::Hello { version };
-    socket.send(&hello, &[region.as_fd()]).unwrap();
+    socket.send(&hello, &[ivshmem.as_fd()]).unwrap();
     let (answer, fds) = socket.receive().unwrap();
-    assert!(matches!(answer.read(), Ok(Handshake::Region { .. })));
+    assert!(matches!(answer.read(), Ok(Handshake::Ivshmem { .. })));
     assert!(fds.is_empty());
-    let area = SessionArea::in_region(region.try_clone().unwrap()).unwrap();
+    let area = SessionArea::in_ivshmem(ivshmem.try_clone().unwrap()).unwrap();
     let len = (HEAP_AT - AREA_AT) as usize;
-    (socket, area, Mapping::new(region, AREA_AT, len).unwrap())
+    (socket, area, Mapping::new(ivshmem, AREA_AT, len).unwrap())
 }

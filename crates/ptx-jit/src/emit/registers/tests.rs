@@ -30,22 +30,7 @@ fn refused(register: &str, uniformity: Uniformity) -> Option<String> {
     let at = f.regs.iter().position(|r| r.name == register);
     let reg = plan.unit.instances[0].reg_base as usize + at.expect("a register");
     plan.uniformities.of[reg] = uniformity;
-    let src = Source {
-        module: &module,
-        layout: &layout,
-        plan: &plan,
-        memcheck: false,
-        monitor: false,
-        monitor_own: true,
-        coverage: false,
-        recheck: false,
-        quick: false,
-        checks: true,
-        has_fma: false,
-        proven: false,
-        broadcasts: false,
-        wide: false,
-    };
+    let src = Source::plain(&module, &layout, &plan);
     let isa = target(false, false).expect("a target");
     Code::compile(&isa, &src, 4).err().map(|e| e.to_string())
 }

@@ -10,8 +10,8 @@ pub(crate) mod fills;
 
 use std::sync::atomic::Ordering::Acquire;
 
-use mica_wire::session::client::{DeviceBox, HostBox};
-use mica_wire::session::{Copy, CopyBox, CopyPlace};
+use mica_wire::session::client::{DeviceBox, HostBox, SessionClient};
+use mica_wire::session::{Copy, CopyBox, CopyPlace, SessionError};
 
 use crate::isolated::capture;
 use crate::isolated::context::Context;
@@ -259,7 +259,6 @@ pub(crate) fn run(target: Target, op: CopyOp, wait: bool) -> Answer {
 
 /// As [`run`], for a copy whose ends are known to lie in their memory.
 fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answer {
-    let (width, height, depth) = op.extent;
     if stream.capturing.load(Acquire) {
         if wait {
             return capture::refuse(stream);
@@ -296,21 +295,7 @@ fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answ
             Ok(())
         }
         (Some(host), None) => {
-            let written = match (op.dst.place, height * depth) {
-                (Place::Device(address), 1) => {
-                    // SAFETY: the program says that so many bytes are there.
-                    let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width as usize) };
-                    client.write(wire, address, bytes)
-                }
-                _ => {
-                    let Some(device) = op.dst.device_box() else {
-                        return invalid();
-                    };
-                    // SAFETY: as above, row by row.
-                    unsafe { client.write_box(wire, &host, &device) }
-                }
-            };
-            context.checked(written)?;
+            context.checked(write_pageable(client, wire, &op, host)?)?;
             // A synchronous copy also waits for what the stream has been given before.
             match wait && !client.has_only_uploads() {
                 true => stream.synchronize(state),
@@ -318,25 +303,51 @@ fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answ
             }
         }
         (None, Some(host)) => {
-            let taken = match (op.src.place, height * depth) {
-                (Place::Device(address), 1) => {
-                    // SAFETY: the program says that there is room for so many bytes.
-                    let bytes =
-                        unsafe { std::slice::from_raw_parts_mut(host.pointer, width as usize) };
-                    client.read(wire, address, bytes)
-                }
-                _ => {
-                    let Some(device) = op.src.device_box() else {
-                        return invalid();
-                    };
-                    // SAFETY: as above, row by row.
-                    unsafe { client.read_box(wire, &host, &device) }
-                }
-            };
+            let taken = read_pageable(client, wire, &op, host)?;
             state.waited();
             context.checked(taken)?;
             context.check(state)
         }
         (None, None) => invalid(),
     }
+}
+
+/// Sends the bytes of a pageable box; what became of it.
+fn write_pageable(
+    client: &SessionClient,
+    stream: u64,
+    op: &CopyOp,
+    host: HostBox,
+) -> Answer<Result<(), SessionError>> {
+    let (width, height, depth) = op.extent;
+    if let (Place::Device(address), 1) = (op.dst.place, height * depth) {
+        // SAFETY: the program says that so many bytes are there.
+        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width as usize) };
+        return Ok(client.write(stream, address, bytes));
+    }
+    let Some(device) = op.dst.device_box() else {
+        return invalid();
+    };
+    // SAFETY: as above, row by row.
+    Ok(unsafe { client.write_box(stream, &host, &device) })
+}
+
+/// Fetches the bytes of a pageable box; what became of it.
+fn read_pageable(
+    client: &SessionClient,
+    stream: u64,
+    op: &CopyOp,
+    host: HostBox,
+) -> Answer<Result<(), SessionError>> {
+    let (width, height, depth) = op.extent;
+    if let (Place::Device(address), 1) = (op.src.place, height * depth) {
+        // SAFETY: the program says that there is room for so many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(host.pointer, width as usize) };
+        return Ok(client.read(stream, address, bytes));
+    }
+    let Some(device) = op.src.device_box() else {
+        return invalid();
+    };
+    // SAFETY: as above, row by row.
+    Ok(unsafe { client.read_box(stream, &host, &device) })
 }

@@ -3,7 +3,7 @@
 use mica_wire::session::{CONDITIONAL_NODE, ConditionalNode, Field, GraphNode, HostUnregister};
 
 use super::conditionals::Conditional;
-use super::operations::{Kept, Op, lower};
+use super::operations::{Kept, Lowering, Op};
 use super::{Graph, Node};
 use crate::isolated::context::Context;
 use crate::isolated::state::State;
@@ -130,7 +130,13 @@ pub(crate) fn build(
     context: &'static Context,
     flat: &[Flat],
 ) -> Answer<(Vec<GraphNode>, Kept)> {
-    let (mut nodes, mut kept) = (Vec::with_capacity(flat.len()), Kept::default());
+    let mut kept = Kept::default();
+    let mut lowering = Lowering {
+        state,
+        context,
+        nodes: Vec::with_capacity(flat.len()),
+        kept: &mut kept,
+    };
     let mut ends: Vec<u32> = Vec::with_capacity(flat.len());
     for part in flat {
         let after = part
@@ -145,13 +151,10 @@ pub(crate) fn build(
         };
         let end = match op {
             Op::Conditional(conditional) => {
-                let bodies = build_bodies(state, context, &part.bodies, &mut kept);
-                bodies.map(|bodies| {
-                    nodes.push(conditional_node(after, conditional, bodies));
-                    nodes.len() as u32 - 1
-                })
+                let bodies = build_bodies(state, context, &part.bodies, lowering.kept);
+                bodies.map(|bodies| lowering.push(conditional_node(after, conditional, bodies)))
             }
-            op => lower(state, context, op, after, &mut nodes, &mut kept),
+            op => lowering.add(op, after),
         };
         match end {
             Ok(end) => ends.push(end),
@@ -161,6 +164,7 @@ pub(crate) fn build(
             }
         }
     }
+    let nodes = lowering.nodes;
     Ok((nodes, kept))
 }
 

@@ -105,45 +105,53 @@ fn node<R: Node>(after: Vec<u32>, request: &R, tail: &[u8]) -> GraphNode {
     }
 }
 
-/// Adds the wire's nodes for an operation; answers the index of the last.
-pub(crate) fn lower(
-    state: &'static State,
-    context: &'static Context,
-    op: &Op,
-    after: Vec<u32>,
-    nodes: &mut Vec<GraphNode>,
-    kept: &mut Kept,
-) -> Answer<u32> {
-    let callback = |work: Arc<dyn Fn() + Send + Sync>, kept: &mut Kept| {
-        let callback = callbacks::register(state, work, true);
-        kept.callbacks.push(callback);
-        StreamCallback {
-            stream: 0,
-            callback,
-        }
-    };
-    let new = match op {
-        Op::Empty | Op::MemAlloc(..) | Op::MemFree(_) => GraphNode {
-            after,
-            call: 0,
-            body: Vec::new(),
-        },
-        Op::Kernel(kernel) => {
-            let resolved = kernel.function.resolve(state, context)?;
-            if !kernel.attributes.is_empty() {
-                let request = LaunchWith {
-                    stream: 0,
-                    module: resolved.module,
-                    kernel: resolved.kernel,
-                    grid: kernel.shape.grid,
-                    block: kernel.shape.block,
-                    dynamic_shared: kernel.shape.shared,
-                    attributes: kernel.attributes.len() as u32,
-                };
-                let tail = attributes::encode(&kernel.attributes, &kernel.params);
-                nodes.push(node(after, &request, &tail));
-                return Ok(nodes.len() as u32 - 1);
+/// The wire's nodes of a graph that is being built.
+pub(crate) struct Lowering<'k> {
+    pub(crate) state: &'static State,
+    pub(crate) context: &'static Context,
+    pub(crate) nodes: Vec<GraphNode>,
+    pub(crate) kept: &'k mut Kept,
+}
+
+impl Lowering<'_> {
+    /// Adds a node; its index.
+    pub(crate) fn push(&mut self, node: GraphNode) -> u32 {
+        self.nodes.push(node);
+        self.nodes.len() as u32 - 1
+    }
+
+    /// Adds the nodes for an operation; the index of the last.
+    pub(crate) fn add(&mut self, op: &Op, after: Vec<u32>) -> Answer<u32> {
+        let new = match op {
+            Op::Empty | Op::MemAlloc(..) | Op::MemFree(_) => GraphNode {
+                after,
+                call: 0,
+                body: Vec::new(),
+            },
+            Op::Kernel(kernel) => self.kernel(kernel, after)?,
+            Op::Fill(fill) => node(after, fill, &[]),
+            Op::EventRecord(event) => {
+                let event = event.wire();
+                node(after, &EventRecord { event, stream: 0 }, &[])
             }
+            Op::EventWait(event) => {
+                let event = event.wire();
+                node(after, &StreamWaitEvent { stream: 0, event }, &[])
+            }
+            Op::Host(host) => {
+                let host = *host;
+                return Ok(self.call_back(Arc::new(move || host.call()), after));
+            }
+            Op::Copy(copy) => return self.copy(copy, after),
+            // Children are laid open before, conditional nodes made with their bodies.
+            Op::Child(_) | Op::Conditional(_) => return invalid(),
+        };
+        Ok(self.push(new))
+    }
+
+    fn kernel(&self, kernel: &KernelOp, after: Vec<u32>) -> Answer<GraphNode> {
+        let resolved = kernel.function.resolve(self.state, self.context)?;
+        if kernel.attributes.is_empty() {
             let request = Launch {
                 stream: 0,
                 module: resolved.module,
@@ -153,115 +161,81 @@ pub(crate) fn lower(
                 dynamic_shared: kernel.shape.shared,
                 cooperative: kernel.shape.is_cooperative,
             };
-            node(after, &request, &kernel.params)
+            return Ok(node(after, &request, &kernel.params));
         }
-        Op::Fill(fill) => node(after, fill, &[]),
-        Op::EventRecord(event) => node(
-            after,
-            &EventRecord {
-                event: event.wire(),
-                stream: 0,
-            },
-            &[],
-        ),
-        Op::EventWait(event) => node(
-            after,
-            &StreamWaitEvent {
-                stream: 0,
-                event: event.wire(),
-            },
-            &[],
-        ),
-        Op::Host(host) => {
-            let host = *host;
-            node(after, &callback(Arc::new(move || host.call()), kept), &[])
-        }
-        Op::Copy(copy) => return lower_copy(state, context, copy, after, nodes, kept),
-        // Children are laid open before, conditional nodes made with their bodies.
-        Op::Child(_) | Op::Conditional(_) => return invalid(),
-    };
-    nodes.push(new);
-    Ok(nodes.len() as u32 - 1)
-}
+        let request = LaunchWith {
+            stream: 0,
+            module: resolved.module,
+            kernel: resolved.kernel,
+            grid: kernel.shape.grid,
+            block: kernel.shape.block,
+            dynamic_shared: kernel.shape.shared,
+            attributes: kernel.attributes.len() as u32,
+        };
+        let tail = attributes::encode(&kernel.attributes, &kernel.params);
+        Ok(node(after, &request, &tail))
+    }
 
-/// A copy; one with a pageable end goes through memory that both sides map, and a host function
-/// moves the bytes when the graph comes to it, as late as a real driver would.
-fn lower_copy(
-    state: &'static State,
-    context: &'static Context,
-    copy: &CopyOp,
-    after: Vec<u32>,
-    nodes: &mut Vec<GraphNode>,
-    kept: &mut Kept,
-) -> Answer<u32> {
-    if let Some(area) = copy.wire() {
-        nodes.push(node(after, &Copy { stream: 0, area }, &[]));
-        return Ok(nodes.len() as u32 - 1);
-    }
-    let push_host = |copy: CopyOp, after, kept: &mut Kept, nodes: &mut Vec<GraphNode>| {
-        let callback = callbacks::register(state, Arc::new(move || copy_on_host(&copy)), true);
-        kept.callbacks.push(callback);
-        nodes.push(node(
-            after,
-            &StreamCallback {
-                stream: 0,
-                callback,
-            },
-            &[],
-        ));
-        nodes.len() as u32 - 1
-    };
-    let is_pageable = |end: &End| matches!(end.place, Place::Pageable(_));
-    if is_pageable(&copy.src) && is_pageable(&copy.dst) {
-        return Ok(push_host(*copy, after, kept, nodes));
-    }
-    let (width, height, depth) = copy.extent;
-    let bytes = width * height * depth;
-    let memory = state
-        .client
-        .host_alloc(context.wire(), bytes.next_multiple_of(4096), false);
-    let memory = context.checked(memory)?;
-    let (host, device) = (memory.as_ptr() as u64, memory.device());
-    kept.bounces.push(Arc::new(Bounce(memory)));
-    let packed = |place| End {
-        place,
-        pitch: (width, width * height),
-        offset: [0; 3],
-    };
-    let (on_host, on_device) = (packed(Place::Pageable(host)), packed(Place::Device(device)));
-    let extent = copy.extent;
-    if is_pageable(&copy.src) {
-        let staged = CopyOp {
-            src: copy.src,
-            dst: on_host,
-            extent,
+    /// Adds a node that has the program do something.
+    fn call_back(&mut self, work: Arc<dyn Fn() + Send + Sync>, after: Vec<u32>) -> u32 {
+        let callback = callbacks::register(self.state, work, true);
+        self.kept.callbacks.push(callback);
+        let request = StreamCallback {
+            stream: 0,
+            callback,
         };
-        let first = push_host(staged, after, kept, nodes);
-        let Some(area) = (CopyOp {
-            src: on_device,
-            dst: copy.dst,
-            extent,
-        })
-        .wire() else {
-            return invalid();
-        };
-        nodes.push(node(vec![first], &Copy { stream: 0, area }, &[]));
-        return Ok(nodes.len() as u32 - 1);
+        self.push(node(after, &request, &[]))
     }
-    let Some(area) = (CopyOp {
-        src: copy.src,
-        dst: on_device,
-        extent,
-    })
-    .wire() else {
-        return invalid();
-    };
-    nodes.push(node(after, &Copy { stream: 0, area }, &[]));
-    let first = nodes.len() as u32 - 1;
-    let fetched = CopyOp {
-        src: on_host,
-        dst: copy.dst,
-        extent,
-    };
-    Ok(push_host(fetched, vec![first], kept, nodes))
+
+    /// Adds a copy that the program makes.
+    fn copy_on_host(&mut self, copy: CopyOp, after: Vec<u32>) -> u32 {
+        self.call_back(Arc::new(move || copy_on_host(&copy)), after)
+    }
+
+    /// Adds a copy that the device makes.
+    fn copy_on_device(&mut self, copy: CopyOp, after: Vec<u32>) -> Answer<u32> {
+        match copy.wire() {
+            Some(area) => Ok(self.push(node(after, &Copy { stream: 0, area }, &[]))),
+            None => invalid(),
+        }
+    }
+
+    /// A copy; one with a pageable end goes through memory that both sides map, and a host function
+    /// moves the bytes when the graph comes to it, as late as a real driver would.
+    fn copy(&mut self, copy: &CopyOp, after: Vec<u32>) -> Answer<u32> {
+        if copy.wire().is_some() {
+            return self.copy_on_device(*copy, after);
+        }
+        let is_pageable = |end: &End| matches!(end.place, Place::Pageable(_));
+        if is_pageable(&copy.src) && is_pageable(&copy.dst) {
+            return Ok(self.copy_on_host(*copy, after));
+        }
+        let (on_host, on_device) = self.bounce(copy.extent)?;
+        let CopyOp { src, dst, extent } = *copy;
+        let between = |src, dst| CopyOp { src, dst, extent };
+        if is_pageable(&src) {
+            let first = self.copy_on_host(between(src, on_host), after);
+            return self.copy_on_device(between(on_device, dst), vec![first]);
+        }
+        let first = self.copy_on_device(between(src, on_device), after)?;
+        Ok(self.copy_on_host(between(on_host, dst), vec![first]))
+    }
+
+    /// Makes memory that both sides map, for a box of bytes: as the program and as the device sees it.
+    fn bounce(&mut self, (width, height, depth): (u64, u64, u64)) -> Answer<(End, End)> {
+        let bytes = (width * height * depth).next_multiple_of(4096);
+        let memory = self
+            .state
+            .client
+            .host_alloc(self.context.wire(), bytes, false);
+        let memory = self.context.checked(memory)?;
+        let (host, device) = (memory.as_ptr() as u64, memory.device());
+        self.kept.bounces.push(Arc::new(Bounce(memory)));
+        let packed = |place| End {
+            place,
+            pitch: (width, width * height),
+            offset: [0; 3],
+        };
+        Ok((packed(Place::Pageable(host)), packed(Place::Device(device))))
+    }
 }

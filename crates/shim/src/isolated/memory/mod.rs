@@ -126,6 +126,14 @@ fn holding(
     (address - start(found) < found.bytes.max(1)).then(|| Arc::clone(found))
 }
 
+/// Takes out of a map what begins at an address and is one of `kinds`.
+fn take_from(map: &ByAddress, address: u64, kinds: &[AllocationKind]) -> Option<Arc<Allocation>> {
+    let mut map = write(map);
+    map.get(&address)
+        .filter(|found| kinds.contains(&found.kind))?;
+    map.remove(&address)
+}
+
 impl MemoryMap {
     /// Adds an allocation.
     pub(crate) fn insert(&self, allocation: Allocation) {
@@ -173,13 +181,7 @@ impl MemoryMap {
 
     /// Takes out the allocation that begins at a device address and is one of `kinds`.
     pub(crate) fn take(&self, address: u64, kinds: &[AllocationKind]) -> Option<Arc<Allocation>> {
-        let mut map = write(&self.by_device);
-        let found = map
-            .get(&address)
-            .filter(|found| kinds.contains(&found.kind))?;
-        let found = Arc::clone(found);
-        map.remove(&address);
-        drop(map);
+        let found = take_from(&self.by_device, address, kinds)?;
         if found.host != 0 {
             write(&self.by_host).remove(&found.host);
         }
@@ -192,13 +194,7 @@ impl MemoryMap {
         address: u64,
         kinds: &[AllocationKind],
     ) -> Option<Arc<Allocation>> {
-        let mut map = write(&self.by_host);
-        let found = map
-            .get(&address)
-            .filter(|found| kinds.contains(&found.kind))?;
-        let found = Arc::clone(found);
-        map.remove(&address);
-        drop(map);
+        let found = take_from(&self.by_host, address, kinds)?;
         write(&self.by_device).remove(&found.device);
         Some(found)
     }

@@ -42,7 +42,7 @@ struct Pages {
     users: u32,
     /// Parts that the program may only read.
     read_only: Vec<(u64, u64)>,
-    /// Where they lie, if that is the session's region. Not given back while the program has these pages.
+    /// Where they lie, if that is the session's ivshmem file. Not given back while the program has these pages.
     piece: Option<ManuallyDrop<HostPiece>>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn register(
         users: 1,
         read_only,
         piece: Some(piece)
-            .filter(HostPiece::is_in_region)
+            .filter(HostPiece::is_in_ivshmem)
             .map(ManuallyDrop::new),
     };
     all.insert(first, pages);

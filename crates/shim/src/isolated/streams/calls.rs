@@ -3,19 +3,17 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use mica_cuda_abi::{CuResult, Handle, LaunchAttributeId, event_use_flags};
-use mica_wire::session::{StreamDestroy, StreamQuery, StreamWaitEvent, StreamWaitValue, Write};
+use mica_wire::session::{StreamDestroy, StreamQuery, StreamWaitEvent};
 
 use super::events::Event;
 use super::{POOL, Stream, create, resolve};
 use crate::isolated::capture;
 use crate::isolated::check::objects::{self, ObjectKind};
-use crate::isolated::context::Context;
 use crate::isolated::graphs::operations::Op;
 use crate::isolated::memory::AllocationKind;
-use crate::isolated::state::{State, state};
+use crate::isolated::state::state;
 use crate::isolated::support::{
-    Answer, bad_handle, driver, entries, get, invalid, lock, not_supported, put, put_opt,
-    stream_entries,
+    bad_handle, driver, entries, get, invalid, lock, put, put_opt, stream_entries,
 };
 
 /// Attributes that are hints: where data stays in the cache, how to wait, in which domain writes are
@@ -26,10 +24,6 @@ const HINTS: [u32; 4] = [
     LaunchAttributeId::MemSyncDomainMap as u32,
     LaunchAttributeId::MemSyncDomain as u32,
 ];
-
-/// `CUstreamWaitValue_flags`: how the word is compared, and whether remote writes are flushed after the wait.
-const WAIT_CONDITIONS: u32 = 3;
-const WAIT_FLUSH: u32 = 1 << 30;
 
 /// Notes a stream that the program has to destroy.
 fn told(handle: Handle) -> Handle {
@@ -190,79 +184,10 @@ driver! {
         }
     }
 
-    fn stream_write_value_32<const PT>(handle: Handle, address: u64, value: u32, _flags: u32) {
-        write_value(resolve::<PT>(handle)?, address, &value.to_ne_bytes())
-    }
-
-    fn stream_write_value_64<const PT>(handle: Handle, address: u64, value: u64, _flags: u32) {
-        write_value(resolve::<PT>(handle)?, address, &value.to_ne_bytes())
-    }
-
-    fn stream_wait_value_32<const PT>(handle: Handle, address: u64, value: u32, flags: u32) {
-        wait_value(resolve::<PT>(handle)?, address, false, value.into(), flags)
-    }
-
-    fn stream_wait_value_64<const PT>(handle: Handle, address: u64, value: u64, flags: u32) {
-        wait_value(resolve::<PT>(handle)?, address, true, value, flags)
-    }
-
     fn stream_green(_handle: Handle, out: *mut Handle) {
         state()?;
         put(out, std::ptr::null_mut())
     }
-}
-
-/// A stream with its context and the state of the program.
-type Resolved = (&'static State, &'static Context, &'static Stream);
-
-/// The device address of an aligned word; a program may name one in its own memory that the device sees.
-fn word_address(state: &State, address: u64, bytes: u64) -> Answer<u64> {
-    let found = state.memory.find(address);
-    let Some(found) = found.filter(|_| address.is_multiple_of(bytes)) else {
-        return invalid();
-    };
-    Ok(match address.wrapping_sub(found.device) < found.bytes {
-        true => address,
-        false => address - found.host + found.device,
-    })
-}
-
-fn wait_value(
-    (state, context, stream): Resolved,
-    address: u64,
-    is_wide: bool,
-    value: u64,
-    flags: u32,
-) -> Answer {
-    if stream.capturing.load(Acquire) {
-        return not_supported("a captured cuStreamWaitValue");
-    }
-    let bytes = if is_wide { 8 } else { 4 };
-    let address = word_address(state, address, bytes)?;
-    if flags & !(WAIT_CONDITIONS | WAIT_FLUSH) != 0 {
-        return invalid();
-    }
-    let request = StreamWaitValue {
-        stream: stream.wire(),
-        address,
-        is_wide,
-        value,
-        flags,
-    };
-    state.copied.given(state, &address.to_le_bytes());
-    context.checked(state.client.post(&request, &[]))
-}
-
-fn write_value((state, context, stream): Resolved, address: u64, bytes: &[u8]) -> Answer {
-    if stream.capturing.load(Acquire) {
-        return not_supported("a captured cuStreamWriteValue");
-    }
-    let address = word_address(state, address, bytes.len() as u64)?;
-    let request = Write {
-        stream: stream.wire(),
-        address,
-    };
-    context.checked(state.client.post(&request, bytes))
 }
 
 entries! {
@@ -287,8 +212,4 @@ stream_entries! {
     cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz = stream_copy_attributes;
     cuStreamGetAttribute, cuStreamGetAttribute_ptsz = stream_get_attribute;
     cuStreamSetAttribute, cuStreamSetAttribute_ptsz = stream_set_attribute;
-    cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz = stream_wait_value_32;
-    cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz = stream_wait_value_64;
-    cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz = stream_write_value_32;
-    cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz = stream_write_value_64;
 }

@@ -3,6 +3,7 @@
 pub(crate) mod callbacks;
 pub(crate) mod calls;
 pub(crate) mod events;
+pub(crate) mod values;
 
 use std::cell::RefCell;
 use std::sync::Mutex;

@@ -105,8 +105,8 @@ record! {
 }
 
 impl HostRegister {
-    /// Instead of a tag: the memory lies in the region that the session lies in.
-    pub const IN_REGION: u64 = u64::MAX;
+    /// Instead of a tag: the memory lies in the ivshmem file that the session lies in.
+    pub const IN_IVSHMEM: u64 = u64::MAX;
 }
 
 impl facts::Bytes for Copy {

@@ -287,7 +287,7 @@ calls! { $
 
     /// Maps host memory of the program into the device.
     70 HostRegister {
-        /** Context. */ context: u64, /** Tag of the descriptor on the socket, or [`HostRegister::IN_REGION`]. */ tag: u64,
+        /** Context. */ context: u64, /** Tag of the descriptor on the socket, or [`HostRegister::IN_IVSHMEM`]. */ tag: u64,
         /** Bytes. */ bytes: u64, /** Offset in the file. */ offset: u64,
         /** Charge it to the memory limit (managed memory). */ charge: bool,
         /** The program's address of it, which a device with a driver should use too; 0 for any. */ wanted: u64,

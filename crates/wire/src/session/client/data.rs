@@ -63,10 +63,10 @@ pub struct HostBox {
 }
 
 /// A part of a box that fits a chunk: origin, bytes in a row, rows.
-type Piece = ((u64, u64, u64), u64, u64);
+pub type Piece = ((u64, u64, u64), u64, u64);
 
 /// Cuts a box into pieces that fit a chunk each.
-fn pieces((width, height, depth): (u64, u64, u64)) -> impl Iterator<Item = Piece> {
+pub fn pieces((width, height, depth): (u64, u64, u64)) -> impl Iterator<Item = Piece> {
     let chunk = CHUNK_BYTES as u64;
     let columns = width.div_ceil(chunk);
     let rows_each = (chunk / width.max(1)).max(1).min(height.max(1));

@@ -1,29 +1,29 @@
-//! Host memory in a region: which part of its heap the program uses for what.
+//! Host memory in an ivshmem file: which part of its heap the program uses for what.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::session::memfd::{Region, create_sealed};
-use crate::session::region::RegionLayout;
-use crate::session::{SessionError, region};
+use crate::session::ivshmem::IvshmemLayout;
+use crate::session::memfd::{MappedBytes, create_sealed};
+use crate::session::{SessionError, ivshmem};
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u32 = 2;
 /// Pieces of this size and more begin on a huge page.
 const HUGE: u64 = 2 << 20;
 
-/// The heap of a region, as the program divides it.
+/// The heap of an ivshmem file, as the program divides it.
 #[derive(Debug)]
-pub struct RegionHeap {
+pub struct IvshmemHeap {
     file: OwnedFd,
-    layout: RegionLayout,
+    layout: IvshmemLayout,
     /// Free ranges by their place in the file, in order, none beside another.
     free: Mutex<Vec<(u64, u64)>>,
 }
 
-impl RegionHeap {
+impl IvshmemHeap {
     pub(super) fn new(file: OwnedFd, bytes: u64, has_windows: bool) -> Self {
-        let layout = region::RegionLayout::new(bytes, has_windows);
+        let layout = ivshmem::IvshmemLayout::new(bytes, has_windows);
         let free = match layout.heap.is_empty() {
             true => Vec::new(),
             false => vec![(layout.heap.start, layout.heap.end)],
@@ -77,7 +77,7 @@ impl RegionHeap {
 }
 
 /// Memory that a program and its worker can both map, and that is nothing else's: a file of its own, or a part of the
-/// session's region, which is given back when this is dropped.
+/// session's ivshmem file, which is given back when this is dropped.
 #[derive(Debug)]
 pub struct HostPiece {
     kind: PieceKind,
@@ -87,12 +87,12 @@ pub struct HostPiece {
 #[derive(Debug)]
 enum PieceKind {
     File(OwnedFd),
-    InRegion(Arc<RegionHeap>, u64),
+    InIvshmem(Arc<IvshmemHeap>, u64),
 }
 
 impl HostPiece {
     /// Whole pages, at least so many bytes.
-    pub(super) fn new(heap: Option<&Arc<RegionHeap>>, bytes: u64) -> Result<Self, SessionError> {
+    pub(super) fn new(heap: Option<&Arc<IvshmemHeap>>, bytes: u64) -> Result<Self, SessionError> {
         let Some(heap) = heap else {
             let fd =
                 create_sealed("mica-host", bytes).map_err(SessionError::system("memfd_create"))?;
@@ -105,19 +105,19 @@ impl HostPiece {
             code: OUT_OF_MEMORY,
             message: format!(
                 "no room for {bytes} bytes of host memory in the machine's shared-memory device: \
-                 its region is too small"
+                 its ivshmem file is too small"
             ),
         };
         let bytes = bytes.checked_next_multiple_of(4096).ok_or_else(full)?;
         let offset = heap.take(bytes).ok_or_else(full)?;
         let piece = Self {
-            kind: PieceKind::InRegion(Arc::clone(heap), offset),
+            kind: PieceKind::InIvshmem(Arc::clone(heap), offset),
             bytes,
         };
         // Others' bytes may be there. Writing also gives the machine its pages, so that the worker need not.
-        let region = piece.map(0)?;
+        let mapped = piece.map(0)?;
         // SAFETY: a mapping of so many bytes, which nobody else uses.
-        unsafe { std::ptr::write_bytes(region.as_ptr(), 0, region.len()) };
+        unsafe { std::ptr::write_bytes(mapped.as_ptr(), 0, mapped.len()) };
         Ok(piece)
     }
 
@@ -125,7 +125,7 @@ impl HostPiece {
     pub fn file(&self) -> &OwnedFd {
         match &self.kind {
             PieceKind::File(fd) => fd,
-            PieceKind::InRegion(heap, _) => heap.file(),
+            PieceKind::InIvshmem(heap, _) => heap.file(),
         }
     }
 
@@ -133,7 +133,7 @@ impl HostPiece {
     pub fn offset(&self) -> u64 {
         match &self.kind {
             PieceKind::File(_) => 0,
-            PieceKind::InRegion(_, offset) => *offset,
+            PieceKind::InIvshmem(_, offset) => *offset,
         }
     }
 
@@ -142,21 +142,21 @@ impl HostPiece {
         self.bytes
     }
 
-    /// Whether it is a part of the session's region.
-    pub fn is_in_region(&self) -> bool {
-        matches!(self.kind, PieceKind::InRegion(..))
+    /// Whether it is a part of the session's ivshmem file.
+    pub fn is_in_ivshmem(&self) -> bool {
+        matches!(self.kind, PieceKind::InIvshmem(..))
     }
 
     /// Maps it, at `address` if that is not 0 and nothing is there.
-    pub(crate) fn map(&self, address: usize) -> Result<Region, SessionError> {
-        Region::map(self.file(), self.offset(), self.bytes as usize, address)
+    pub(crate) fn map(&self, address: usize) -> Result<MappedBytes, SessionError> {
+        MappedBytes::map(self.file(), self.offset(), self.bytes as usize, address)
             .map_err(SessionError::system("mmap"))
     }
 }
 
 impl Drop for HostPiece {
     fn drop(&mut self) {
-        if let PieceKind::InRegion(heap, offset) = &self.kind {
+        if let PieceKind::InIvshmem(heap, offset) = &self.kind {
             heap.give(*offset, self.bytes);
         }
     }
@@ -165,17 +165,17 @@ impl Drop for HostPiece {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::region::{HEAP_AT, LEAST_REGION_BYTES};
+    use crate::session::ivshmem::{HEAP_AT, LEAST_IVSHMEM_BYTES};
 
-    fn heap() -> Arc<RegionHeap> {
-        let file = create_sealed("region", LEAST_REGION_BYTES).unwrap();
-        Arc::new(RegionHeap::new(file, LEAST_REGION_BYTES, false))
+    fn heap() -> Arc<IvshmemHeap> {
+        let file = create_sealed("ivshmem", LEAST_IVSHMEM_BYTES).unwrap();
+        Arc::new(IvshmemHeap::new(file, LEAST_IVSHMEM_BYTES, false))
     }
 
     #[test]
     fn pieces_do_not_overlap_and_come_back() {
         let heap = heap();
-        let whole = LEAST_REGION_BYTES - HEAP_AT;
+        let whole = LEAST_IVSHMEM_BYTES - HEAP_AT;
         let mut pieces: Vec<HostPiece> = Vec::new();
         let mut seed = 1_u64;
         for round in 0..2000 {
@@ -183,7 +183,7 @@ mod tests {
             let bytes = 4096 * (1 + (seed >> 33) % 700);
             if let Ok(piece) = HostPiece::new(Some(&heap), bytes) {
                 assert!(piece.offset() >= HEAP_AT);
-                assert!(piece.offset() + bytes <= LEAST_REGION_BYTES);
+                assert!(piece.offset() + bytes <= LEAST_IVSHMEM_BYTES);
                 for other in &pieces {
                     let apart = piece.offset() + piece.bytes() <= other.offset()
                         || other.offset() + other.bytes() <= piece.offset();

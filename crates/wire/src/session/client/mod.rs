@@ -6,8 +6,8 @@
 
 mod data;
 mod heap;
+mod ivshmem_port;
 mod records;
-mod region_port;
 mod ring;
 mod turns;
 mod unwaited;
@@ -18,10 +18,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-pub use data::{DeviceBox, HostBox};
-pub use heap::{HostPiece, RegionHeap};
+pub use data::{DeviceBox, HostBox, Piece, pieces};
+pub use heap::{HostPiece, IvshmemHeap};
+pub use ivshmem_port::IvshmemPort;
 pub use records::{AnswerPart, ProgressWords, RecordPort};
-pub use region_port::RegionPort;
 pub use ring::{RingTransport, WayBack};
 use unwaited::Unwaited;
 pub use window::{WindowCopy, observe_window_copies};
@@ -315,12 +315,12 @@ impl<T: ClientTransport> SessionClient<T> {
             true => Some(piece.map(0)?),
             false => None,
         };
-        let wanted = here.as_ref().map_or(0, |region| region.as_ptr() as u64);
+        let wanted = here.as_ref().map_or(0, |mapped| mapped.as_ptr() as u64);
         let device = self.host_register_piece(context, &piece, charge, wanted)?;
-        if let Some(region) = here
+        if let Some(mapped) = here
             && device == wanted
         {
-            return Ok(SharedHostMemory::unified(region, piece));
+            return Ok(SharedHostMemory::unified(mapped, piece));
         }
         SharedHostMemory::map(piece, device).inspect_err(|_| {
             let address = device;
@@ -331,7 +331,7 @@ impl<T: ClientTransport> SessionClient<T> {
     /// Memory that both sides can map, for [`SessionClient::host_register_piece`].
     ///
     /// # Errors
-    /// The system, or the session's region, has no more.
+    /// The system, or the session's ivshmem file, has no more.
     pub fn host_piece(&self, bytes: u64) -> Result<HostPiece, SessionError> {
         HostPiece::new(self.transport.heap(), bytes)
     }
@@ -349,12 +349,12 @@ impl<T: ClientTransport> SessionClient<T> {
         wanted: u64,
     ) -> Result<u64, SessionError> {
         let (offset, bytes) = (piece.offset(), piece.bytes());
-        if !piece.is_in_region() {
+        if !piece.is_in_ivshmem() {
             return self.host_register_at(context, piece.file(), (offset, bytes), charge, wanted);
         }
         let request = HostRegister {
             context,
-            tag: HostRegister::IN_REGION,
+            tag: HostRegister::IN_IVSHMEM,
             bytes,
             offset,
             charge,

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::time::Timespec;
 
-use super::heap::RegionHeap;
+use super::heap::IvshmemHeap;
 use super::turns::Turns;
 use crate::host::socket::HostSocket;
 use crate::session::area::{NOTICES, REASON_BYTES, SLOT_ROOM, SLOTS};
@@ -85,8 +85,8 @@ pub struct RingTransport {
     returns: AtomicU64,
     offered: Mutex<Offered>,
     window_file: Option<OwnedFd>,
-    /// Host memory in the region that the session lies in.
-    heap: Option<Arc<RegionHeap>>,
+    /// Host memory in the ivshmem file that the session lies in.
+    heap: Option<Arc<IvshmemHeap>>,
     copies_host_memory: bool,
     entrance: Mutex<Entrance>,
     /// A turn has ended.
@@ -125,7 +125,7 @@ impl RingTransport {
         (socket.send(&Handshake::Hello { version }, &[])).map_err(unanswered)?;
         let (answer, fds) = socket.receive().map_err(unanswered)?;
         let theirs = match answer.read() {
-            Ok(Handshake::Welcome { version, .. } | Handshake::Region { version, .. }) => version,
+            Ok(Handshake::Welcome { version, .. } | Handshake::Ivshmem { version, .. }) => version,
             Ok(Handshake::Refused { text, .. }) => {
                 let (code, message) = (UNAVAILABLE, text.into());
                 return Err(SessionError::Refused { code, message });
@@ -151,7 +151,7 @@ impl RingTransport {
         let failed = SessionError::system("mmap");
         let mut fds = fds.into_iter();
         let fd = fds.next().ok_or_else(none)?;
-        let Ok(Handshake::Region {
+        let Ok(Handshake::Ivshmem {
             bytes, has_windows, ..
         }) = answer.read()
         else {
@@ -174,7 +174,7 @@ impl RingTransport {
         };
         let word = BellWord::adopt(word).map_err(SessionError::system("mmap"))?;
         let file = fd.try_clone().map_err(|_| none())?;
-        let heap = RegionHeap::new(file, bytes, has_windows);
+        let heap = IvshmemHeap::new(file, bytes, has_windows);
         let windows = match heap.has_windows() {
             true => fd.try_clone().ok(),
             false => None,
@@ -187,7 +187,7 @@ impl RingTransport {
         area: SessionArea,
         socket: HostSocket,
         window_file: Option<OwnedFd>,
-        heap: Option<Arc<RegionHeap>>,
+        heap: Option<Arc<IvshmemHeap>>,
     ) -> Self {
         let (answers, chunks) = (Patience::default(), Patience::default());
         if heap.is_some() {
@@ -388,7 +388,7 @@ impl RingTransport {
         newer.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Fails if what was just read may not be what the worker wrote: a region is emptied after the session's end has been
+    /// Fails if what was just read may not be what the worker wrote: an ivshmem file is emptied after the session's end has been
     /// marked, so zeros that were read in vain are seen together with the mark. Elsewhere nobody empties the area.
     #[inline]
     fn check_kept(&self) -> Result<(), SessionError> {
@@ -606,7 +606,7 @@ impl ClientTransport for RingTransport {
         self.window_file.as_ref().map(AsFd::as_fd)
     }
 
-    fn heap(&self) -> Option<&Arc<RegionHeap>> {
+    fn heap(&self) -> Option<&Arc<IvshmemHeap>> {
         self.heap.as_ref()
     }
 

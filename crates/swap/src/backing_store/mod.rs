@@ -22,7 +22,7 @@ const STAGE_SEGMENTS: usize = 3;
 /// Halvings of a segment down to one frame.
 const ORDERS: u32 = (CHUNK_BYTES / FRAME_BYTES).trailing_zeros();
 
-/// A part of the arena.
+/// A part of the backing store.
 #[derive(Debug)]
 pub(crate) struct Piece {
     segment: usize,
@@ -54,9 +54,9 @@ struct Segments {
     list: Vec<Segment>,
 }
 
-/// The arena of one device.
+/// The backing store of one device.
 #[derive(Debug, Default)]
-pub(crate) struct Arena {
+pub(crate) struct BackingStore {
     segments: Mutex<Segments>,
     /// Segments stay and are pinned.
     standing: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Arena {
     hurry: AtomicBool,
 }
 
-impl Arena {
+impl BackingStore {
     pub(crate) fn new(standing: bool) -> Self {
         Self {
             standing,
@@ -86,7 +86,7 @@ impl Arena {
     }
 
     /// Pieces that hold `bytes` together, each a power of two and none longer than a segment, so that nothing beside them is
-    /// lost; zeros where the arena is not standing.
+    /// lost; zeros where the backing store is not standing.
     pub(crate) fn take(&self, context: Option<ContextId>, bytes: u64) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         let mut left = bytes;
@@ -229,7 +229,7 @@ impl Arena {
             return Duration::ZERO;
         };
         let began = Instant::now();
-        // SAFETY: the segment stays mapped while it is busy, and then as long as its arena, which its device holds until its
+        // SAFETY: the segment stays mapped while it is busy, and then as long as its backing store, which its device holds until its
         // contexts are gone.
         let pinned = unsafe { gpu.pin(context, span) };
         if let Err(error) = &pinned {

@@ -1,4 +1,4 @@
-//! A program's session in a region, as a virtual machine has it: the program sleeps on a bell and wakes its worker by a stream,
+//! A program's session in an ivshmem file, as a virtual machine has it: the program sleeps on a bell and wakes its worker by a stream,
 //! because no futex reaches another machine. The worker's device is made of vectors, or the software GPU.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,12 +13,12 @@ use mica_guest::bells::{self, ProgramLife};
 use mica_limits::{LocalQuota, Quota};
 use mica_vgpu::test_gpu::TestGpu;
 use mica_vgpu::{Vgpu, VgpuSpec};
-use mica_wire::session::client::{RegionPort, SessionClient};
+use mica_wire::session::client::{IvshmemPort, SessionClient};
 use mica_wire::session::*;
 use mica_worker::{DeviceSource, OutputBuffer, SoftwareDevices, serve_session};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-const REGION_BYTES: u64 = 64 << 20;
+const IVSHMEM_BYTES: u64 = 64 << 20;
 const MODULE: &[u8] = b"fill 8 4 4\nadd 8 4 4\nfault\nblock\nglobal counter 64\n";
 
 struct Bench {
@@ -30,7 +30,7 @@ struct Bench {
 /// A program in a machine, and what serves it.
 struct Machine {
     client: SessionClient,
-    region: OwnedFd,
+    ivshmem: OwnedFd,
     wire: UnixStream,
     /// What the host knows of the program at the end of the session.
     life: Receiver<ProgramLife>,
@@ -56,7 +56,7 @@ fn bench() -> Bench {
 
 impl Bench {
     fn start(&self) -> Machine {
-        let region = create_sealed("region", REGION_BYTES).unwrap();
+        let ivshmem = create_sealed("ivshmem", IVSHMEM_BYTES).unwrap();
         let ((program, agent_end), (worker, relay_end)) = (pair(), pair());
         let (near, far) = UnixStream::pair().unwrap();
         let wire = near.try_clone().unwrap();
@@ -64,7 +64,7 @@ impl Bench {
         let output = Arc::new(OutputBuffer::default());
         let (tell, told) = std::sync::mpsc::channel();
         let (tell_life, life) = std::sync::mpsc::channel();
-        let (there, here) = (region.try_clone().unwrap(), region.try_clone().unwrap());
+        let (there, here) = (ivshmem.try_clone().unwrap(), ivshmem.try_clone().unwrap());
         let threads = vec![
             std::thread::spawn(move || {
                 let served = serve_session(&vgpu, gpu, output, worker, None);
@@ -74,7 +74,7 @@ impl Bench {
                 }
             }),
             std::thread::spawn(move || {
-                let port = RegionPort::connect(relay_end, there).unwrap();
+                let port = IvshmemPort::connect(relay_end, there).unwrap();
                 tell.send(port.has_windows()).unwrap();
                 let served = bells::serve_worker(&port, &far.into());
                 let life = served.map_err(|error| error.to_string())?;
@@ -82,7 +82,7 @@ impl Bench {
                 Ok(())
             }),
             std::thread::spawn(move || {
-                let facts = (REGION_BYTES, told.recv().unwrap());
+                let facts = (IVSHMEM_BYTES, told.recv().unwrap());
                 let served =
                     bells::serve_program(agent_end, None, here.as_fd(), facts, &near.into());
                 served.map_err(|error| error.to_string())
@@ -90,7 +90,7 @@ impl Bench {
         ];
         Machine {
             client: SessionClient::connect(program, "test").unwrap(),
-            region,
+            ivshmem,
             wire,
             life,
             threads,
@@ -134,7 +134,7 @@ fn launch(module: u64, kernel: u32, stream: u64) -> Launch {
 }
 
 #[test]
-fn a_program_computes_copies_and_pins_in_a_region() {
+fn a_program_computes_copies_and_pins_in_an_ivshmem_file() {
     let b = bench();
     let machine = b.start();
     let client = &machine.client;
@@ -157,7 +157,7 @@ fn a_program_computes_copies_and_pins_in_a_region() {
     client.read(stream, address, &mut words).unwrap();
     assert_eq!(words[..4], 1999_u32.to_le_bytes());
 
-    // Pinned memory lies in the region: the device's copy needs no copy of ours.
+    // Pinned memory lies in the ivshmem file: the device's copy needs no copy of ours.
     let pinned = client.host_alloc(context, 8192, false).unwrap();
     // SAFETY: memory of so many bytes, which nobody else touches now.
     unsafe { std::ptr::write_bytes(pinned.as_ptr(), 0x5a, 8192) };
@@ -170,7 +170,9 @@ fn a_program_computes_copies_and_pins_in_a_region() {
     client.read(stream, address, &mut words).unwrap();
     assert_eq!(words, [0x5a; 16]);
     client.host_free(context, pinned).unwrap();
-    let full = client.host_alloc(context, REGION_BYTES, false).unwrap_err();
+    let full = client
+        .host_alloc(context, IVSHMEM_BYTES, false)
+        .unwrap_err();
     assert_eq!(full.cuda_code(), 2, "{full}");
     let file = create_sealed("mine", 8192).unwrap();
     let refused = client.host_register(context, &file, 0, 8192, false);
@@ -212,7 +214,7 @@ fn sleepers_on_both_sides_are_woken() {
 }
 
 #[test]
-fn the_software_gpu_has_its_windows_in_the_region() {
+fn the_software_gpu_has_its_windows_in_the_ivshmem_file() {
     let devices = SoftwareDevices::new(0, Some(256 << 20), None);
     let gpu = devices.open(Arc::new(OutputBuffer::default())).unwrap();
     let b = bench_on(gpu);
@@ -232,8 +234,8 @@ fn the_software_gpu_has_its_windows_in_the_region() {
         (bytes, bytes),
         "copies go through windows"
     );
-    // More than the region has room for still goes, through staging.
-    let large = REGION_BYTES;
+    // More than the ivshmem file has room for still goes, through staging.
+    let large = IVSHMEM_BYTES;
     let other = (client.call(&MemoryAlloc {
         context,
         bytes: large,
@@ -246,7 +248,7 @@ fn the_software_gpu_has_its_windows_in_the_region() {
     client.read(stream, other, &mut back).unwrap();
     assert!(back == data);
     assert_eq!(client.window_bytes(), (bytes, bytes));
-    // Freed memory leaves the region.
+    // Freed memory leaves the ivshmem file.
     client.call(&MemoryFree { context, address }).unwrap();
     client
         .call(&MemoryFree {
@@ -254,8 +256,8 @@ fn the_software_gpu_has_its_windows_in_the_region() {
             address: other,
         })
         .unwrap();
-    let window_at = RegionLayout::new(REGION_BYTES, true).windows.start;
-    let mapped = Mapping::new(machine.region.try_clone().unwrap(), window_at, 4096).unwrap();
+    let window_at = IvshmemLayout::new(IVSHMEM_BYTES, true).windows.start;
+    let mapped = Mapping::new(machine.ivshmem.try_clone().unwrap(), window_at, 4096).unwrap();
     let mut first = [1; 64];
     mapped.read(0, &mut first);
     assert_eq!(first, [0; 64]);
@@ -313,14 +315,14 @@ fn host_memory_that_is_not_in_the_heap_is_refused() {
         (AREA_AT, 4096),
         (HEAP_AT - 4096, 8192),
         (HEAP_AT + 1, 4096),
-        (REGION_BYTES - 4096, 8192),
+        (IVSHMEM_BYTES - 4096, 8192),
         (u64::MAX - 4095, 4096),
         // In the heap, but nobody has written to it: its pages would be the worker's.
         (HEAP_AT, 4096),
     ] {
         let request = HostRegister {
             context,
-            tag: HostRegister::IN_REGION,
+            tag: HostRegister::IN_IVSHMEM,
             bytes,
             offset,
             charge: false,

@@ -1,6 +1,6 @@
-//! The host's end of a session that a virtual machine's program has in a region.
+//! The host's end of a session that a virtual machine's program has in an ivshmem file.
 //!
-//! [`RegionPort`] gives the region to a worker and then only wakes: the worker when the machine asks for it, and the
+//! [`IvshmemPort`] gives the ivshmem file to a worker and then only wakes: the worker when the machine asks for it, and the
 //! machine when the worker shows progress, and says that the session has ended. It reads nothing that the machine writes but
 //! words to sleep on and whether the end is said already.
 
@@ -16,35 +16,35 @@ use super::ring::{HANDSHAKE, UNAVAILABLE};
 use crate::host::socket::{HostSocket, SocketError};
 use crate::session::{Handshake, SESSION_VERSION, SessionArea, SessionError};
 
-/// A session in a region, from the side of the program's machine.
+/// A session in an ivshmem file, from the side of the program's machine.
 #[derive(Debug)]
-pub struct RegionPort {
+pub struct IvshmemPort {
     area: SessionArea,
     socket: HostSocket,
     has_windows: bool,
 }
 
-impl RegionPort {
-    /// Shakes hands over the socket, and has the session lie in `region`.
+impl IvshmemPort {
+    /// Shakes hands over the socket, and has the session lie in `ivshmem`.
     ///
     /// # Errors
     /// If the worker refuses, speaks another version or is gone.
-    pub fn connect(socket: OwnedFd, region: OwnedFd) -> Result<Self, SessionError> {
+    pub fn connect(socket: OwnedFd, ivshmem: OwnedFd) -> Result<Self, SessionError> {
         let unanswered = |error: SocketError| SessionError::Unanswered(error.to_string());
         set_socket_timeout(&socket, Timeout::Recv, Some(HANDSHAKE))
             .map_err(SessionError::system("setsockopt"))?;
         let socket = HostSocket::from_fd(socket);
         let version = u64::from(SESSION_VERSION);
         let hello = Handshake::Hello { version };
-        (socket.send(&hello, &[region.as_fd()])).map_err(unanswered)?;
+        (socket.send(&hello, &[ivshmem.as_fd()])).map_err(unanswered)?;
         let (answer, _) = socket.receive().map_err(unanswered)?;
         match answer.read() {
-            Ok(Handshake::Region {
+            Ok(Handshake::Ivshmem {
                 version: theirs,
                 has_windows,
                 ..
             }) if theirs == version => Ok(Self {
-                area: SessionArea::in_region(region).map_err(SessionError::system("mmap"))?,
+                area: SessionArea::in_ivshmem(ivshmem).map_err(SessionError::system("mmap"))?,
                 socket,
                 has_windows,
             }),
@@ -53,12 +53,13 @@ impl RegionPort {
                 message: text.into(),
             }),
             _ => Err(SessionError::Ended(
-                "the worker does not take a session in a region: use one version of Mica".into(),
+                "the worker does not take a session in an ivshmem file: use one version of Mica"
+                    .into(),
             )),
         }
     }
 
-    /// Whether the region has windows on device memory.
+    /// Whether the ivshmem file has windows on device memory.
     pub fn has_windows(&self) -> bool {
         self.has_windows
     }
@@ -76,12 +77,12 @@ impl RegionPort {
         self.area.mark_ended(reason);
     }
 
-    /// Number to pass to [`RegionPort::wait`].
+    /// Number to pass to [`IvshmemPort::wait`].
     pub fn progress(&self) -> u32 {
         self.area.control().worker.progress.load(SeqCst)
     }
 
-    /// Sleeps until the worker has shown progress since [`RegionPort::progress`] said `seen`, at most `most`; says whether
+    /// Sleeps until the worker has shown progress since [`IvshmemPort::progress`] said `seen`, at most `most`; says whether
     /// it has.
     pub fn wait(&self, seen: u32, most: Duration) -> bool {
         let most = Timespec {
@@ -94,7 +95,7 @@ impl RegionPort {
         self.progress() != seen
     }
 
-    /// Wakes who sleeps in [`RegionPort::wait`].
+    /// Wakes who sleeps in [`IvshmemPort::wait`].
     pub fn wake(&self) {
         let word = &self.area.control().worker.progress;
         word.fetch_add(1, SeqCst);
@@ -102,7 +103,7 @@ impl RegionPort {
     }
 }
 
-impl AsFd for RegionPort {
+impl AsFd for IvshmemPort {
     /// The socket to the worker; closed when the session has ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -12,10 +12,10 @@ use crate::control::connect;
 
 /// Where the files are: libvirt takes them from here, by their names.
 const FOLDER: &str = "/dev/shm";
-/// Most regions that a machine can have.
+/// Most ivshmem files that a machine can have.
 const MOST: u32 = 32;
 
-/// The name of a region.
+/// The name of an ivshmem file.
 fn file_name(vgpu: &str, number: u32) -> String {
     format!("mica-{vgpu}-{number}")
 }
@@ -35,7 +35,7 @@ fn bytes_each(args: &IvshmemArgs) -> Result<u64> {
     }
 }
 
-/// Makes the files of a machine's regions, or takes those of an earlier run.
+/// Makes a machine's ivshmem files, or takes those of an earlier run.
 pub(super) fn prepare(vgpu: &str, args: &IvshmemArgs, owner: Option<&str>) -> Result<Vec<PathBuf>> {
     let bytes = bytes_each(args)?;
     let owner = match owner {
@@ -46,9 +46,9 @@ pub(super) fn prepare(vgpu: &str, args: &IvshmemArgs, owner: Option<&str>) -> Re
     };
     let paths: Vec<PathBuf> = (0..args.ivshmem).map(|number| path(vgpu, number)).collect();
     for path in &paths {
-        mica_guest::prepare_region(path, bytes, owner)?;
+        mica_guest::prepare_ivshmem(path, bytes, owner)?;
     }
-    mica_guest::clear_unused_regions(&paths);
+    mica_guest::clear_unused_ivshmem(&paths);
     if let Ok(system) = rustix::fs::statvfs(FOLDER) {
         let room = system.f_bavail.saturating_mul(system.f_frsize);
         if let Some(text) = short_of_room(bytes.saturating_mul(u64::from(args.ivshmem)), room) {
@@ -71,7 +71,7 @@ fn short_of_room(wanted: u64, room: u64) -> Option<String> {
     })
 }
 
-/// Removes the files of a machine's regions.
+/// Removes a machine's ivshmem files.
 pub(super) fn detach(vgpu: &str) -> Result<()> {
     if vgpu.is_empty() || vgpu.contains('/') {
         bail!("{vgpu:?} is not the name of a virtual GPU");
@@ -85,7 +85,7 @@ pub(super) fn detach(vgpu: &str) -> Result<()> {
             "there is neither a virtual GPU nor shared memory of the name {vgpu}\n  hint: `mica ls` shows those there are"
         );
     }
-    if mica_guest::clear_unused_regions(&paths) < paths.len() {
+    if mica_guest::clear_unused_ivshmem(&paths) < paths.len() {
         bail!(
             "a program of the machine uses its shared memory: end the program or the machine first"
         );
@@ -104,7 +104,7 @@ fn is_unknown(vgpu: &str) -> bool {
     matches!(answer, Ok(Err(ControlError::Refused(_))))
 }
 
-/// What the commands and configurations of a machine say of its regions.
+/// What the commands and configurations of a machine say of its ivshmem files.
 pub(super) struct Snippets<'a> {
     vgpu: &'a str,
     args: &'a IvshmemArgs,
@@ -132,7 +132,7 @@ impl<'a> Snippets<'a> {
         }
     }
 
-    /// For QEMU: one device a region.
+    /// For QEMU: one device for each ivshmem file.
     pub(super) fn qemu(&self) -> String {
         (0..self.args.ivshmem)
             .map(|number| {
