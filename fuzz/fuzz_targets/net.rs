@@ -1,5 +1,5 @@
 //! Any bytes as what a peer of the network sends: its hello, records of TLS and what is in them, frames of a tunnel, messages behind TLS, a pairing string,
-//! changes of host memory. Refused or read, never a panic.
+//! changes of host memory, what frames and lists say of pieces, an index of pieces. Refused or read, never a panic.
 #![no_main]
 
 use std::io;
@@ -57,6 +57,7 @@ fuzz_target!(|bytes: &[u8]| {
         shadow.merge(u64::from(offset[0]) << 8, changes);
         shadow.changes(|_, _| {});
     }
+    mica_tunnel::fuzzing::pieces(bytes);
     let carrier = Arc::new(Pieces(Mutex::new(bytes.to_vec())));
     let mut frames = FrameReader::new(carrier);
     while frames.read().is_ok() {}

@@ -99,16 +99,19 @@ fn end(child: &mut Child) -> Result<()> {
 /// Ends the children of this process, and what they leave behind.
 fn end_children() {
     // Each round ends the orphans that it sees; their own children are orphans in the next.
-    for _ in 0..20 {
+    let began = Instant::now();
+    while began.elapsed() < GRACE {
         let orphans = children();
         if orphans.is_empty() {
             break;
         }
         for orphan in orphans {
             signal(orphan, libc::SIGKILL);
+            // Not waited for: the first process of a namespace ends after the others there, which may be orphans too.
             // SAFETY: the status is not asked for; the process is a child that nobody else waits for.
-            unsafe { libc::waitpid(orphan, std::ptr::null_mut(), 0) };
+            unsafe { libc::waitpid(orphan, std::ptr::null_mut(), libc::WNOHANG) };
         }
+        sleep(STEP);
     }
 }
 

@@ -363,7 +363,19 @@ impl CudaDriver {
     /// # Errors
     /// There is no driver, it is too old, or there is no GPU.
     pub fn load() -> Result<Arc<Self>, DriverError> {
-        Self::start(Library::find("libcuda.so.1", "MICA_LIBCUDA")?)
+        Self::load_in_steps(|_| {})
+    }
+
+    /// As [`CudaDriver::load`]; says when the library is loaded and when the driver is initialized.
+    ///
+    /// # Errors
+    /// As [`CudaDriver::load`].
+    pub fn load_in_steps(done: fn(&'static str)) -> Result<Arc<Self>, DriverError> {
+        let library = Library::find("libcuda.so.1", "MICA_LIBCUDA")?;
+        done("library loaded");
+        let driver = Self::start(library)?;
+        done("driver initialized");
+        Ok(driver)
     }
 
     /// As [`CudaDriver::load`], from one file.

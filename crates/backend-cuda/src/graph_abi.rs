@@ -117,6 +117,7 @@ functions! {
         exec_destroy = "cuGraphExecDestroy": fn(Raw);
     }
     optional {
+        exec_set_kernel = "cuGraphExecKernelNodeSetParams_v2": fn(Raw, Raw, *const KernelNode);
         // CUDA 12.3.
         conditional_create = "cuGraphConditionalHandleCreate":
             fn(*mut u64, Raw, Raw, c_uint, c_uint);

@@ -9,8 +9,8 @@ use mica_backend_cuda::{CudaDriver, CudaGpu, DriverError};
 use mica_cuda_abi::{CuResult, DeviceAttribute, Limit};
 use mica_gpu::{
     Access, ArrayDescriptor, ClusterQuestion, Copy3d, DevicePtr, EventFlags, Fill2d, FrameId, Gpu,
-    GpuError, HostSpan, Launch, LaunchAttribute, ModuleOptions, ParamLayout, Place, StreamFlags,
-    TensorMapKind, TensorMapRequest, TextureDescriptor, TextureResource, ValueWait,
+    GpuError, HostSpan, Launch, LaunchAttribute, ModuleId, ModuleOptions, ParamLayout, Place,
+    StreamFlags, TensorMapKind, TensorMapRequest, TextureDescriptor, TextureResource, ValueWait,
 };
 
 const PTX: &[u8] = b".version 8.0\n.target sm_90\n.global .u32 counter;\n.global .u32 lost;\n";
@@ -235,11 +235,11 @@ fn modules_are_described_and_their_kernels_get_their_parameters() {
 }
 
 #[test]
-fn kernels_of_small_modules_are_loaded_with_them_and_those_of_libraries_when_asked_about() {
+fn the_driver_loads_a_librarys_kernel_at_its_launch_unless_it_is_asked_about_before() {
     let _alone = ALONE.lock();
     let fixture = fixture();
     let gpu = fixture.gpu();
-    let (context, _) = started(&gpu);
+    let (context, stream) = started(&gpu);
     let loads_with = |kernels| {
         fixture.set("fake_functions", kernels);
         let before = fixture.get("fake_loads");
@@ -249,12 +249,101 @@ fn kernels_of_small_modules_are_loaded_with_them_and_those_of_libraries_when_ask
             module.expect("it loads"),
         )
     };
-    let (loads, library) = loads_with(17);
+    let (loads, module) = loads_with(17);
     assert_eq!(loads, 0, "a program uses few of them");
-    gpu.kernel_description(library, 16).expect("it is loaded");
+    let mut launch = Launch {
+        module,
+        kernel: 16,
+        ..plain_launch(module, &[0; 12])
+    };
+    for shared in [0, 48 << 10] {
+        launch.dynamic_shared = shared;
+        gpu.launch(stream, &launch).expect("it starts");
+        gpu.launch_with(stream, &launch, &[]).expect("it starts");
+    }
+    assert_eq!(fixture.get("fake_loads"), 0, "it was asked about");
+    gpu.kernel_description(module, 16).expect("it is loaded");
     assert_eq!(fixture.get("fake_loads"), 1);
-    assert_eq!(loads_with(16).0, 16);
+    assert_eq!(loads_with(16).0, 16, "those of a small module");
     fixture.set("fake_functions", 1);
+}
+
+fn plain_launch(module: ModuleId, params: &[u8]) -> Launch<'_> {
+    Launch {
+        module,
+        kernel: 0,
+        grid: [1; 3],
+        block: [32, 1, 1],
+        dynamic_shared: 0,
+        cooperative: false,
+        params,
+    }
+}
+
+#[test]
+fn launches_in_a_row_are_one_graph_with_the_parameters_of_each() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    let (context, stream) = started(&gpu);
+    let load = || {
+        let module = gpu.module_load(context, PTX, &ModuleOptions::default());
+        module.expect("it loads")
+    };
+    let (module, other) = (load(), load());
+    let length = gpu.row_length();
+    assert_eq!(length, 16);
+    let row = |module, first: u32, count: usize| {
+        let params: Vec<[u8; 12]> = (0..count as u32)
+            .map(|index| {
+                let mut bytes = [0; 12];
+                bytes[8..].copy_from_slice(&(first + index).to_ne_bytes());
+                bytes
+            })
+            .collect();
+        let launches: Vec<Launch<'_>> = (params.iter().enumerate())
+            .map(|(index, params)| {
+                let mut launch = plain_launch(module, params);
+                launch.grid[0] = index as u32 + 1;
+                launch
+            })
+            .collect();
+        gpu.launch_row(stream, &launches)
+    };
+    let counts =
+        || ["fake_launches", "fake_graph_launches", "fake_execs"].map(|name| fixture.get(name));
+    assert!(row(module, 100, length));
+    assert_eq!(counts(), [16, 1, 1]);
+    let last = "node grid.x 16 block.z 1 shared 0: 0 115";
+    assert_eq!(fixture.text("fake_launch"), last);
+    assert!(row(other, 200, length));
+    assert_eq!(counts(), [32, 2, 1], "the same graph with other launches");
+    let last = "node grid.x 16 block.z 1 shared 0: 0 215";
+    assert_eq!(fixture.text("fake_launch"), last);
+    // What is no whole row, or nothing that a graph can do, is launched one by one.
+    assert!(!row(module, 0, length - 1));
+    fixture.set("fake_rows_refused", 1);
+    assert!(!row(module, 300, length));
+    fixture.set("fake_rows_refused", 0);
+    let mut cooperative = vec![plain_launch(module, &[0; 12]); length];
+    cooperative[3].cooperative = true;
+    assert!(!gpu.launch_row(stream, &cooperative));
+    assert_eq!(counts()[..2], [32, 2]);
+    // A module that goes takes the graph along, which may name its kernels.
+    gpu.module_unload(other).expect("it goes");
+    assert_eq!(
+        (fixture.get("fake_execs"), fixture.get("fake_graphs")),
+        (0, 0)
+    );
+    assert!(!row(other, 0, length), "its module is gone");
+    assert!(row(module, 400, length));
+    let last = "node grid.x 16 block.z 1 shared 0: 0 415";
+    assert_eq!(fixture.text("fake_launch"), last);
+    gpu.context_destroy(context).expect("it ends");
+    assert_eq!(
+        (fixture.get("fake_execs"), fixture.get("fake_graphs")),
+        (0, 0)
+    );
 }
 
 #[test]

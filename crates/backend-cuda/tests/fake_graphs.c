@@ -150,6 +150,20 @@ int cuGraphLaunch(handle exec, handle stream)
     fake_graph_launches++;
     return fake_one_thread ? cuStreamAddCallback(stream, run_later, exec, 0) : run(exec, stream);
 }
+int fake_rows_refused;
+/* The nodes of a launchable graph are those of its graph, in the same order. */
+int cuGraphExecKernelNodeSetParams_v2(handle exec, handle which, const kernel_node *p)
+{
+    node *n = ((graph *)exec)->nodes;
+    for (int place = ((node *)which)->place; n && place; place--)
+        n = n->next;
+    if (!n || n->kind != KERNEL || fake_rows_refused)
+        return 1;
+    n->kernel = *p;
+    n->first = *(unsigned long long *)p->params[0];
+    n->second = *(unsigned *)p->params[1];
+    return p->function != (handle)0x77 || p->extra;
+}
 int cuGraphUpload(handle exec, handle stream) { (void)exec; (void)stream; fake_uploads++; return 0; }
 int cuGraphExecDestroy(handle exec) { free_nodes(exec); free(exec); fake_execs--; return 0; }
 int cuGraphExecUpdate_v2(handle exec, handle g, update_result *result)

@@ -46,6 +46,8 @@ pub struct SoftwareGpu {
     pub(crate) handler_installed: AtomicBool,
     /// Taken by whoever holds all kernels still.
     still: Mutex<()>,
+    /// Taken by whoever reads a module.
+    pub(crate) reading: Mutex<()>,
 }
 
 impl SoftwareGpu {
@@ -82,6 +84,7 @@ impl SoftwareGpu {
             cache: ModuleCache::new(compiler),
             handler_installed: AtomicBool::new(false),
             still: Mutex::default(),
+            reading: Mutex::default(),
         })
     }
 

@@ -147,6 +147,15 @@ impl Core {
         self.raise(context, error);
     }
 
+    /// Charges the calling thread's time to the context and the device, also where no kernel follows that would tell the gate.
+    pub(crate) fn charged<T>(&self, context: &Context, work: impl FnOnce() -> T) -> T {
+        let result = self.metered_visit(context, work);
+        if let Some(gate) = &self.gate {
+            gate.used(self.meter.occupied_ns());
+        }
+        result
+    }
+
     /// Charges the calling thread's time to the context and the device.
     fn metered_visit<T>(&self, context: &Context, work: impl FnOnce() -> T) -> T {
         let visit = Visit::begin(now_ns());

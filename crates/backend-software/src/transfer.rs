@@ -115,6 +115,11 @@ impl Transfer {
         }
     }
 
+    /// Whether all of it is moved at once.
+    pub(crate) fn is_one_slice(&self) -> bool {
+        self.bytes() <= SLICE_BYTES && self.rows().0 <= SLICE_ROWS
+    }
+
     /// Rows of all slices, and bytes in each.
     fn rows(&self) -> (u64, u64) {
         match self {

@@ -247,3 +247,28 @@ fn compiling_is_charged_as_time_of_the_device() {
     assert!(used_ns > 10_000_000, "{used_ns}");
     assert!(told_ns > used_ns, "{told_ns} of {used_ns}");
 }
+
+#[test]
+fn reading_a_module_is_charged_as_time_of_the_device() {
+    let rig = Rig::new(config());
+    let load = |number: u32| {
+        let text = format!("// {number}\n{}", image());
+        let before = (rig.used_ns(), Instant::now());
+        let options = ModuleOptions::default();
+        let loaded = rig.gpu.module_load(rig.context, text.as_bytes(), &options);
+        loaded.unwrap();
+        (rig.used_ns() - before.0, before.1.elapsed())
+    };
+    let (used_ns, took) = load(1);
+    println!("{used_ns} ns of {took:?}");
+    assert!(used_ns > 1_000_000, "{used_ns} ns of {took:?}");
+    assert!(
+        u128::from(used_ns) <= took.as_nanos(),
+        "{used_ns} ns of {took:?}"
+    );
+    let (again_ns, _) = load(1);
+    assert!(
+        again_ns < used_ns,
+        "it is known: {again_ns} of {used_ns} ns"
+    );
+}

@@ -30,6 +30,15 @@ fn copy(dst: DevicePtr, src: DevicePtr, bytes: u64) -> Copy3d {
     Copy3d::linear(Place::Device(dst), Place::Device(src), bytes)
 }
 
+/// Copies a byte of each of so many pages.
+fn narrow(dst: DevicePtr, src: DevicePtr, rows: u64) -> Copy3d {
+    let mut copy = copy(dst, src, 1);
+    copy.height = rows;
+    copy.src_pitch = (4096, 4096 * rows);
+    copy.dst_pitch = copy.src_pitch;
+    copy
+}
+
 /// Copies that take a while, one after the other.
 fn long_copies(gpu: &SoftwareGpu, bench: &Bench<'_>, count: usize) {
     let (src, dst) = (bench.alloc(LARGE), bench.alloc(LARGE));
@@ -59,6 +68,33 @@ fn a_suspended_contexts_transfers_hold_still_while_others_go_on() {
     other.sync();
     assert!(!gpu.stream_query(bench.stream).unwrap(), "it went on");
     assert_eq!(gpu.context_gpu_time_ns(bench.context).unwrap(), used);
+    gpu.context_resume(bench.context).unwrap();
+    bench.sync();
+}
+
+#[test]
+fn short_transfers_of_a_suspended_context_hold_still_too() {
+    let gpu = SoftwareGpu::new(config()).unwrap();
+    let bench = Bench::new(&gpu);
+    let at = bench.alloc(4096);
+    gpu.context_suspend(bench.context).unwrap();
+    fill(&gpu, &bench, at, 16, 7);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!gpu.stream_query(bench.stream).unwrap(), "it was filled");
+    gpu.context_resume(bench.context).unwrap();
+    bench.sync();
+}
+
+/// Rows of a byte that each lie on pages of their own: some 5 ms of work, whose bytes are few.
+#[test]
+fn many_narrow_rows_are_not_a_short_transfer() {
+    const ROWS: u64 = 30_000;
+    let gpu = SoftwareGpu::new(config()).unwrap();
+    let bench = Bench::new(&gpu);
+    let (src, dst) = (bench.alloc(4096 * ROWS), bench.alloc(4096 * ROWS));
+    gpu.copy(bench.stream, &narrow(dst, src, ROWS)).unwrap();
+    gpu.context_suspend(bench.context).unwrap();
+    assert!(!gpu.stream_query(bench.stream).unwrap(), "it went on");
     gpu.context_resume(bench.context).unwrap();
     bench.sync();
 }
@@ -231,17 +267,10 @@ fn suspensions_of_long_copies_and_of_narrow_rows() {
     let mut rows_took = Vec::new();
     for turn in 0..200 {
         let bench = Bench::new(&gpu);
-        let narrow = |dst, src| {
-            let mut rows = copy(dst, src, 1);
-            rows.height = PAGES;
-            rows.src_pitch = (4096, 4096 * PAGES);
-            rows.dst_pitch = rows.src_pitch;
-            rows
-        };
         let (src, dst) = (bench.alloc(4096 * PAGES), bench.alloc(4096 * PAGES));
         if turn % 20 == 19 {
             let began = Instant::now();
-            gpu.copy(bench.stream, &narrow(dst, src)).unwrap();
+            gpu.copy(bench.stream, &narrow(dst, src, PAGES)).unwrap();
             bench.sync();
             rows_took.push(began.elapsed());
             gpu.context_destroy(bench.context).unwrap();
@@ -252,7 +281,7 @@ fn suspensions_of_long_copies_and_of_narrow_rows() {
                 gpu.copy(bench.stream, &copy(dst, src, 4096 * PAGES))
                     .unwrap();
             }),
-            _ => gpu.copy(bench.stream, &narrow(dst, src)).unwrap(),
+            _ => gpu.copy(bench.stream, &narrow(dst, src, PAGES)).unwrap(),
         }
         std::thread::sleep(Duration::from_micros(1500));
         let began = Instant::now();

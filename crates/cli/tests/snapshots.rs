@@ -249,14 +249,19 @@ impl World {
     }
 }
 
+/// Kills a process, and waits until it has closed its sockets: what connects before that is cut off.
 fn kill(pid: &str) {
-    assert!(
-        Command::new("kill")
-            .args(["-9", pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let killed = Command::new("kill").args(["-9", pid]).status().unwrap();
+    assert!(killed.success());
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    // Its memory is gone when its last thread is, also where nobody has asked about the process yet.
+    let lives = || std::fs::read(process.join("cmdline")).is_ok_and(|words| !words.is_empty());
+    let has_threads = || std::fs::read_dir(process.join("task")).is_ok_and(|all| all.count() > 1);
+    let began = Instant::now();
+    while lives() || has_threads() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{pid} lives on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn mode_of(file: &Path) -> u32 {

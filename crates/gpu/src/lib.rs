@@ -89,6 +89,15 @@ pub trait Gpu: Send + Sync {
     fn attach_recorder(&self, _recorder: &Arc<profile::Recorder>) -> bool {
         false
     }
+    /// How many launches [`Gpu::launch_row`] takes; 0 where nothing is gained by it.
+    fn row_length(&self) -> usize {
+        0
+    }
+    /// Launches so many kernels on one stream, in order, at once. `false` if none of them was launched: then they are to be
+    /// launched one by one, which also tells what is wrong with any of them.
+    fn launch_row(&self, _stream: StreamId, _launches: &[Launch<'_>]) -> bool {
+        false
+    }
     /// Whether there is plenty of room for an operation that holds `bytes`: a look without locks, before
     /// [`Gpu::make_room`].
     fn has_plenty_of_room(&self, _bytes: u64) -> bool {

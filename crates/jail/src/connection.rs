@@ -27,6 +27,7 @@ const REQUIRED: [Layer; 3] = [Layer::Capabilities, Layer::NoNewPrivileges, Layer
 /// A layer that every kernel has is not in force: the process must end.
 pub fn enter_for_connection(folder: &Path) -> Result<Report, JailError> {
     let jail = Jail {
+        done: |_| {},
         profile: Profile::Connection,
         user: None,
         read_only: Vec::new(),

@@ -38,7 +38,9 @@ pub fn enter(jail: &Jail) -> Result<Report, JailError> {
         return Ok(report);
     }
     close_inherited()?;
+    (jail.done)("in its cgroup");
     let own_user_namespace = separate(jail, &mut report)?;
+    (jail.done)("in namespaces");
     let mut jail = jail.clone();
     match (report.has(Layer::Processes), jail.kept.take()) {
         (true, kept) => live_as_child(&jail, kept)?,
@@ -46,9 +48,11 @@ pub fn enter(jail: &Jail) -> Result<Report, JailError> {
         (false, None) => {}
     }
     let jail = &jail;
+    (jail.done)("a child");
     if report.has(Layer::Files) {
         files::move_in(jail)?;
     }
+    (jail.done)("in its root");
     let user = jail.user.filter(|_| !jail.without.contains(&Layer::User));
     user::drop_privileges(user, own_user_namespace, &mut report);
     if let (Some(user), false) = (user, report.has(Layer::User)) {

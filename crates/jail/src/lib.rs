@@ -70,6 +70,8 @@ pub struct Jail {
     pub kept: Option<Kept>,
     /// Layers that the configuration switches off.
     pub without: Vec<Layer>,
+    /// Is told when a step was done.
+    pub done: fn(&'static str),
     /// Addresses reserved for compiled code: only these may become executable. `None`: any that are not writable.
     pub code: Option<Range<usize>>,
 }

@@ -1,6 +1,9 @@
 //! The few driver calls a load makes, through whatever `libcuda.so.1` the loader finds.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::time::Instant;
+
+use crate::pattern::StartStep;
 
 /// Why a load cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -156,9 +159,36 @@ pub struct Driver {
     pub(crate) blocks: c_uint,
 }
 
+/// Times the steps of a start, each from the end of the one before.
+struct Steps {
+    last: Instant,
+    steps: Vec<StartStep>,
+}
+
+impl Steps {
+    fn done(&mut self, step: &str) {
+        let now = Instant::now();
+        let ms = now.duration_since(self.last).as_secs_f64() * 1e3;
+        self.steps.push(StartStep {
+            step: step.to_owned(),
+            ms,
+        });
+        self.last = now;
+    }
+}
+
 impl Driver {
     /// Opens the driver and prepares device 0.
     pub fn open() -> Result<Self, DriverError> {
+        Self::open_timed().map(|(driver, _)| driver)
+    }
+
+    /// As [`Driver::open`], with how long each step took.
+    pub(crate) fn open_timed() -> Result<(Self, Vec<StartStep>), DriverError> {
+        let mut steps = Steps {
+            last: Instant::now(),
+            steps: Vec::new(),
+        };
         // SAFETY: opening a shared library by a constant name.
         let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
@@ -167,6 +197,7 @@ impl Driver {
             return Err(DriverError::Open(reason.to_string_lossy().into_owned()));
         }
         let table = Table::load(library)?;
+        steps.done("library");
         let (mut device, mut multiprocessors) = (0, 0);
         let mut context = std::ptr::null_mut();
         let mut driver = Self {
@@ -180,6 +211,7 @@ impl Driver {
         // made in the order the driver asks for.
         unsafe {
             check("cuInit", (table.init)(0))?;
+            steps.done("cuInit");
             check("cuDeviceGet", (table.device_get)(&mut device, 0))?;
             const MULTIPROCESSOR_COUNT: c_int = 16;
             check(
@@ -191,19 +223,23 @@ impl Driver {
                 (table.primary_retain)(&mut context, device),
             )?;
             check("cuCtxSetCurrent", (table.set_current)(context))?;
+            steps.done("context");
             check("cuMemAlloc", (table.mem_alloc)(&mut driver.out, 4))?;
             const NON_BLOCKING: c_uint = 1;
             check(
                 "cuStreamCreate",
                 (table.stream_create)(&mut driver.stream, NON_BLOCKING),
             )?;
+            steps.done("memory and stream");
         }
         // Sixteen blocks of 128 threads fill a multiprocessor.
         driver.blocks = multiprocessors.max(1) as c_uint * 16;
         driver.function = driver.function(crate::kernel::PTX, c"burn")?;
+        steps.done("module");
         driver.submit(10)?;
         driver.synchronize()?;
-        Ok(driver)
+        steps.done("kernel");
+        Ok((driver, steps.steps))
     }
 
     /// The same device, context and handles, called past the library in front.

@@ -16,4 +16,4 @@ mod verify;
 pub use calls::{CallCosts, CopyTimes};
 pub use driver::{Driver, DriverError};
 pub use micro::InTurns;
-pub use pattern::{Load, LoadReport, Pattern, run};
+pub use pattern::{Load, LoadReport, Pattern, StartStep, run};

@@ -54,6 +54,15 @@ pub struct Load {
     pub hold_mib: u32,
 }
 
+/// A step of a start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StartStep {
+    /// Which.
+    pub step: String,
+    /// Milliseconds since the end of the step before.
+    pub ms: f64,
+}
+
 /// What came of it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadReport {
@@ -80,6 +89,9 @@ pub struct LoadReport {
     pub calls: Option<CallCosts>,
     /// From process start to the first kernel's end, in milliseconds.
     pub startup_ms: f64,
+    /// What that time was spent on.
+    #[serde(default)]
+    pub start: Vec<StartStep>,
     /// Iterations per microsecond, for `Calibrate`.
     pub iterations_per_us: f64,
 }
@@ -87,7 +99,7 @@ pub struct LoadReport {
 /// Runs a load to its end.
 pub fn run(load: &Load) -> Result<LoadReport, DriverError> {
     let began = Instant::now();
-    let driver = Driver::open()?;
+    let (driver, start) = Driver::open_timed()?;
     let startup_ms = began.elapsed().as_secs_f64() * 1e3;
     if load.hold_mib > 0 {
         // Freed by the end of the process.
@@ -115,6 +127,7 @@ pub fn run(load: &Load) -> Result<LoadReport, DriverError> {
         Pattern::Verify => crate::verify::run(&driver, load)?,
     };
     report.startup_ms = startup_ms;
+    report.start = start;
     Ok(report)
 }
 

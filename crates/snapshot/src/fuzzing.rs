@@ -46,6 +46,33 @@ pub fn seal(
     file.write_all_at(&text, manifest_at)
 }
 
+/// Writes a snapshot that claims so many bytes of objects, which are a hole in the file.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn claim(file: &File, manifest: &Manifest, objects_bytes: u64) -> std::io::Result<()> {
+    let part = |at, bytes| Part {
+        at,
+        bytes,
+        blake3: String::new(),
+    };
+    let manifest_at = HEAD_BYTES + objects_bytes;
+    let manifest = Manifest {
+        session: part(HEAD_BYTES, objects_bytes),
+        memory: part(manifest_at, 0),
+        ..manifest.clone()
+    };
+    let text = serde_json::to_vec(&manifest)?;
+    let head = Head {
+        manifest_bytes: text.len() as u32,
+        manifest_at,
+        file_bytes: manifest_at + text.len() as u64,
+        manifest_hash: *blake3::hash(&text).as_bytes(),
+    };
+    file.write_all_at(&head.to_bytes(), 0)?;
+    file.write_all_at(&text, manifest_at)
+}
+
 /// Objects as they lie in a file.
 pub fn objects(session: &SavedSession, port: &SavedPort) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -57,7 +57,7 @@ pub enum SnapshotError {
     Version(u32),
     /// The objects would not be read back.
     #[error(
-        "its modules and other objects take {0} bytes in the file, and at most {MOST_SESSION_BYTES} are read back"
+        "its modules and other objects take {0} bytes in the file or more, and at most {MOST_SESSION_BYTES} are read back"
     )]
     TooLarge(u64),
     /// The file was changed or damaged.

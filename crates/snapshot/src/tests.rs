@@ -169,3 +169,66 @@ fn another_version_is_told_by_its_number() {
         "{text}"
     );
 }
+
+#[test]
+fn a_check_takes_as_long_as_the_file_whatever_it_says_of_the_memory() {
+    let claims = |bytes: u64, blocks: usize| {
+        let saved = SavedSession {
+            allocations: vec![SavedAllocation {
+                context: 1,
+                address: 0x20_0000,
+                bytes,
+            }],
+            ..SavedSession::default()
+        };
+        let file = tempfile::tempfile().unwrap();
+        let part = || Part {
+            at: 0,
+            bytes: 0,
+            blake3: String::new(),
+        };
+        let objects = fuzzing::objects(&saved, &SavedPort::default());
+        let memory = vec![write::form::ZEROS; blocks];
+        fuzzing::seal(&file, &manifest(part(), part()), &objects, &memory).unwrap();
+        let began = std::time::Instant::now();
+        let checked = Snapshot::open(&file).unwrap().check();
+        (checked, began.elapsed())
+    };
+    // A byte of the file for each 4 MiB: to fill them all would take a quarter of an hour.
+    let blocks = 1 << 20;
+    let (checked, took) = claims(blocks as u64 * BLOCK_BYTES, blocks);
+    checked.unwrap();
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+    let (checked, _) = claims(u64::MAX, 100);
+    assert!(checked.is_err(), "its blocks are missing");
+}
+
+#[test]
+fn objects_that_take_much_more_memory_than_bytes_are_refused_before_they_do() {
+    let empty = SavedPort {
+        unfinished: vec![(0, Vec::new()); 1 << 20],
+        ..SavedPort::default()
+    };
+    let file = tempfile::tempfile().unwrap();
+    let mut writer = Writer::new(&file).unwrap();
+    let part = writer.session(&session(), &empty).unwrap();
+    let memory = writer.memory();
+    writer.finish(&manifest(part, memory)).unwrap();
+    let snapshot = Snapshot::open(&file).unwrap();
+    let (most, left) = snapshot.session_room();
+    assert!(most < 32 << 20 && left < most, "{most}");
+    let text = snapshot.session().unwrap_err().to_string();
+    assert!(text.contains("more memory"), "{text}");
+}
+
+#[test]
+fn more_objects_than_are_read_back_are_not_written() {
+    let file = tempfile::tempfile().unwrap();
+    let large = SavedPort {
+        blobs: vec![(0, vec![0; MOST_SESSION_BYTES as usize])],
+        ..SavedPort::default()
+    };
+    let written = Writer::new(&file).unwrap().session(&session(), &large);
+    let text = written.unwrap_err().to_string();
+    assert!(text.contains("read back"), "{text}");
+}

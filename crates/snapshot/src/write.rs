@@ -45,9 +45,15 @@ impl Objects<'_, '_> {
     const PIECE: usize = 64 << 10;
 
     fn write(&mut self, bytes: &[u8]) {
-        if self.written.is_ok() {
-            self.written = self.writer.put(bytes);
+        if self.written.is_err() {
+            return;
         }
+        let writer = &mut *self.writer;
+        let all = writer.at - writer.part_at + bytes.len() as u64;
+        self.written = match all <= MOST_SESSION_BYTES {
+            true => writer.put(bytes),
+            false => Err(SnapshotError::TooLarge(all)),
+        };
     }
 
     fn end(mut self) -> Result<()> {
@@ -130,11 +136,7 @@ impl<'a> Writer<'a> {
         session.put(&mut objects);
         port.put(&mut objects);
         objects.end()?;
-        let part = self.end_part();
-        if part.bytes > MOST_SESSION_BYTES {
-            return Err(SnapshotError::TooLarge(part.bytes));
-        }
-        Ok(part)
+        Ok(self.end_part())
     }
 
     /// Writes memory, at most [`BLOCK_BYTES`] of it. Blocks come in the order of [`SavedSession::memory`].

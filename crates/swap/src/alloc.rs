@@ -145,7 +145,7 @@ impl Maker<'_> {
         wanted: Option<u64>,
     ) -> Result<(u64, Vec<u64>)> {
         let at = match wanted.map(DevicePtr) {
-            None => self.gpu.address_reserve(reserved, FRAME_BYTES)?,
+            None => self.reserve(books, reserved)?,
             Some(at) => {
                 self.gpu.address_reserve_at(at, reserved)?;
                 at
@@ -159,6 +159,20 @@ impl Maker<'_> {
             return Err(error);
         }
         Ok((at.0, frames))
+    }
+
+    /// Reserves addresses; those of freed allocations go first where there are no others.
+    fn reserve(&self, books: &mut Books, bytes: u64) -> Result<DevicePtr> {
+        loop {
+            let refused = match self.gpu.address_reserve(bytes, FRAME_BYTES) {
+                Err(refused) => refused,
+                reserved => return reserved,
+            };
+            let Some(old) = books.freed.oldest() else {
+                return Err(refused);
+            };
+            self.gpu.address_free(DevicePtr(old.base), old.reserved)?;
+        }
     }
 
     fn fill(

@@ -43,6 +43,11 @@ impl Freed {
             .flatten()
     }
 
+    /// Lets the oldest go, for want of addresses.
+    pub(crate) fn oldest(&mut self) -> Option<FreedOne> {
+        self.0.pop_front()
+    }
+
     /// All of them, at the end of the device.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = FreedOne> + '_ {
         self.0.drain(..)

@@ -36,9 +36,15 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::with_addresses(None)
+    }
+
+    /// With an address space of so many bytes.
+    fn with_addresses(arena_bytes: Option<u64>) -> Self {
         let config = Config {
             memory_bytes: Some(1 << 30),
             workers: Some(1),
+            arena_bytes,
             ..Config::default()
         };
         let device: Arc<dyn Gpu> = Arc::new(SoftwareGpu::new(config).unwrap());
@@ -162,4 +168,16 @@ fn memory_that_was_freed_faults_too() {
         told.contains(", in the freed allocation of 4096 bytes"),
         "{told}"
     );
+}
+
+#[test]
+fn addresses_of_freed_memory_are_used_again_when_there_are_no_others() {
+    let bench = Bench::with_addresses(Some(4 << 30));
+    for _ in 0..20 {
+        let at = bench.alloc(512 << 20);
+        bench.gpu.memory_free(bench.context, at).unwrap();
+    }
+    let at = bench.alloc(4096);
+    bench.put(at, 4096);
+    assert!(bench.fault().contains("just past the end"));
 }

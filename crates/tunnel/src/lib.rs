@@ -31,6 +31,8 @@ mod courier;
 mod door;
 pub mod far;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod kept;
 pub mod near;
 mod piece_store;

@@ -214,6 +214,8 @@ fn a_program_may_have_any_number_of_host_functions() {
         // SAFETY: the mapping is this long, and the stream waits for this function.
         unsafe { memory.as_ptr().write_bytes(round as u8, bytes as usize) };
         client.callback_done(round).unwrap();
+        // What the function has written goes with the word of its end, not with the next call.
+        std::thread::sleep(Duration::from_millis(30));
         client.synchronize(stream).unwrap();
     }
     // SAFETY: the device is idle.

@@ -34,7 +34,9 @@ pub use graph::{
 pub use handle::{HandleTable, ObjectKind};
 pub use policy::NumberFormats;
 pub use progress::SharedProgress;
-pub use session::{HostUse, LateErrors, LoadedModule, NewContext, Piece, PieceKind, Session};
+pub use session::{
+    HostUse, LateErrors, LaunchRun, LoadedModule, NewContext, Piece, PieceKind, Session,
+};
 pub use spec::{MemoryFull, State, VgpuSpec};
 pub use vgpu::{Counters, Statistics, Vgpu};
 pub use windows::Windows;

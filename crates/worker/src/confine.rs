@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mica_jail::{Jail, Kept, Layer, Profile, Report};
 use mica_limits::{HostLink, worker_variables};
 
-use crate::{WorkerConfig, WorkerError, number};
+use crate::{WorkerConfig, WorkerError, number, startup};
 
 /// Most bytes that the driver keeps of what it has compiled.
 const DRIVER_CACHE_BYTES: u64 = 256 << 20;
@@ -60,6 +60,7 @@ pub fn confine(config: &WorkerConfig) -> Result<Option<Report>, WorkerError> {
         cgroup: wanted.cgroup.clone(),
         kept: None,
         without: wanted.without.clone(),
+        done: startup::done,
         code: None,
     };
     // A daemon that is replaced makes its socket anew, so the folder is needed and not the socket.

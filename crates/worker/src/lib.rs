@@ -33,6 +33,7 @@ mod program_addresses;
 mod saving;
 mod serve;
 mod shared_files;
+mod startup;
 mod swapping;
 mod windows;
 
@@ -97,6 +98,7 @@ impl WorkerConfig {
     /// # Errors
     /// If this process was not started by a daemon, or a variable makes no sense.
     pub fn from_environment() -> Result<Self, WorkerError> {
+        startup::done("begun");
         let environment = Environment::read().ok_or(WorkerError::NotInVgpu)??;
         let idle_exit = match number::<f64>(worker_variables::IDLE_SECONDS)? {
             None => Some(Duration::from_secs(10)),
@@ -274,7 +276,9 @@ pub fn join_confined(config: &WorkerConfig) -> Result<Arc<HostLink>, WorkerError
         let _ = rustix::process::setpriority_process(None, nice);
     }
     let confined = confine(config)?;
+    startup::done("confined");
     let link = HostLink::connect(config.environment.clone(), Role::Worker)?;
+    startup::done("joined");
     confine::report(config, confined.as_ref(), &link)?;
     Ok(link)
 }
@@ -416,6 +420,7 @@ pub fn run_with(
         false => (devices, None),
     };
     let worker = Arc::new(set_up(config, &link, devices)?);
+    startup::done("set up");
     let (end, ended) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
     control::start(Arc::clone(&worker), Arc::clone(&link), config, end.clone())?;

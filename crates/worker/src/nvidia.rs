@@ -11,7 +11,7 @@ use mica_cuda_abi::DeviceAttribute;
 use mica_gpu::Gpu;
 use mica_limits::HostLink;
 
-use crate::{DeviceSource, OutputBuffer, WorkerError, program_addresses};
+use crate::{DeviceSource, OutputBuffer, WorkerError, program_addresses, startup};
 
 /// The one GPU of a worker, whose kernels print for the program that came last: a worker has one.
 pub(crate) struct NvidiaDevice(Arc<CudaGpu>);
@@ -47,9 +47,11 @@ pub(crate) fn device(continuable: bool) -> Result<NvidiaDevice, WorkerError> {
     // Before the driver is loaded, which may keep what it finds.
     let printed = Printed::catch().map_err(|error| WorkerError::Device(error.to_string()))?;
     mica_rm::keep_kernels_from_host_memory();
-    let driver = CudaDriver::load().map_err(failed)?;
+    startup::done("addresses reserved");
+    let driver = CudaDriver::load_in_steps(startup::done).map_err(failed)?;
     let gpu = CudaGpu::open(driver, 0).map_err(failed)?;
     refuse_host_memory(|attribute| gpu.attribute(attribute))?;
+    startup::done("device opened");
     gpu.hand_on_output(printed);
     if continuable {
         gpu.make_continuable();

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use mica_limits::{HostLink, OpenedFile};
+use mica_wire::host::message::Severity;
 
 /// Carries files between the workers of one virtual GPU, and to nobody else.
 pub trait SharedFiles: Send + Sync {
@@ -26,6 +27,10 @@ pub trait SharedFiles: Send + Sync {
     fn keep_region(&self, name: [u8; 16], file: BorrowedFd<'_>, bytes: u64);
     /// Shares a file no more.
     fn forget(&self, name: [u8; 16]);
+    /// Leaves a sentence for whoever looks into the daemon's events.
+    fn note_start(&self, text: &str) {
+        let _ = text;
+    }
     /// Tells the one who runs the program what was refused.
     fn note_refused(&self, text: &str) {
         let _ = text;
@@ -53,6 +58,10 @@ impl SharedFiles for HostLink {
 
     fn forget(&self, name: [u8; 16]) {
         self.drop_file(name);
+    }
+
+    fn note_start(&self, text: &str) {
+        self.note(Severity::Info, text);
     }
 
     fn note_refused(&self, text: &str) {

@@ -51,6 +51,20 @@ pub(crate) fn commands_that_need(page: &str, need: &str) -> Result<Vec<String>> 
     Ok(steps.map(|step| step.command).collect())
 }
 
+/// The text of the block of a page in a language that needs something.
+pub(crate) fn text_that_needs(page: &str, language: &str, need: &str) -> Result<String> {
+    let file = root().join("docs/guide/src").join(page);
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("{} cannot be read", file.display()))?;
+    let blocks = blocks::blocks(&text);
+    let is_wanted = |block: &&blocks::Block| {
+        block.attribute("needs") == Some(need) && block.language() == language
+    };
+    let block = blocks.iter().find(is_wanted);
+    let block = block.with_context(|| format!("{page} has no {language} that needs {need}"))?;
+    Ok(block.lines.join("\n"))
+}
+
 /// Writes the book to `target/guide`.
 fn build() -> Result<()> {
     let mut book = Command::new(mdbook()?);

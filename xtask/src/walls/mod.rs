@@ -1,12 +1,13 @@
 //! Walls between a program and its GPU, built for real: the programs behind them must notice nothing.
 //!
-//! `cargo xtask walls --only podman` and `--only docker` run containers, `--only tls` the network, `--only chaos` kills and cuts. Each check is a row of the table; what cannot be built here is skipped with its
+//! `cargo xtask walls --only podman`, `--only docker` and `--only containerd` run containers, `--only tls` the network, `--only chaos` kills and cuts. Each check is a row of the table; what cannot be built here is skipped with its
 //! reason.
 
 mod cable;
 mod chaos;
 mod chaos_guest;
 mod chaos_ring;
+mod containerd;
 mod containers;
 mod docker;
 mod guide;
@@ -92,7 +93,16 @@ struct Options<'a> {
 }
 
 /// Walls that can be chosen.
-const WALLS: [&str; 7] = ["podman", "docker", "guest", "qemu", "tls", "demo", "chaos"];
+const WALLS: [&str; 8] = [
+    "podman",
+    "docker",
+    "containerd",
+    "guest",
+    "qemu",
+    "tls",
+    "demo",
+    "chaos",
+];
 
 impl<'a> Options<'a> {
     /// What the words of the command line say, and the one wall that they name.
@@ -149,6 +159,9 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     }
     if wants("docker") {
         docker::run(&mut rows, options)?;
+    }
+    if wants("containerd") {
+        containerd::run(&mut rows, options)?;
     }
     if wants("guest") {
         machines::run(&mut rows, options)?;

@@ -265,6 +265,14 @@ impl Gpu for CudaGpu {
         })
     }
 
+    fn row_length(&self) -> usize {
+        self.row_capacity()
+    }
+
+    fn launch_row(&self, stream: StreamId, launches: &[Launch<'_>]) -> bool {
+        self.start_row(stream, launches)
+    }
+
     fn kernel_description(&self, module: ModuleId, kernel: u32) -> Result<KernelDescription> {
         self.describe_kernel(module, kernel)
     }

@@ -22,6 +22,7 @@ mod modules;
 mod places;
 mod record;
 mod releases;
+mod rows;
 mod saved;
 mod shared;
 mod streams;
@@ -48,6 +49,7 @@ use modules::Module;
 use places::Places;
 use record::ContextRecording;
 use releases::{IdleEvents, Releases};
+use rows::RowState;
 use saved::{Age, Reference};
 use written_words::Submitted;
 
@@ -98,6 +100,7 @@ struct Context {
     /// Allocations that are mapped frames, by address.
     framed: Mutex<HashMap<u64, Frame>>,
     submitted: Submitted,
+    row: Mutex<RowState>,
     reference: Reference,
 }
 

@@ -1,6 +1,7 @@
 //! Modules: loading, what they hold, launching their kernels.
 
 use std::ffi::{CStr, CString, c_int, c_uint, c_void};
+use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -43,7 +44,7 @@ struct Kernel {
     name: String,
     params: Vec<ParamLayout>,
     params_bytes: usize,
-    static_shared: OnceLock<u32>,
+    /// Dynamic shared memory that it may have.
     allowed_shared: AtomicU32,
 }
 
@@ -81,9 +82,8 @@ impl CudaGpu {
         }
     }
 
-    /// Loads the kernels of a small module. The driver loads a kernel when it is first asked about, and later work of the
-    /// default stream then waits for all kernels that run, also for those of streams that are not ordered against it: they may
-    /// wait for what the program does next. At its own launches the driver loads in the order of the launch's stream.
+    /// Loads the kernels of a small module, each of which takes some 40 µs. Where the driver loads a kernel while others run,
+    /// all that waits for the default stream afterwards waits for them too, but for the driver's own synchronous copies.
     fn load_few(&self, module: &Module) {
         let Some(load) = self.driver.functions.function_load else {
             return;
@@ -185,8 +185,7 @@ impl CudaGpu {
                 name,
                 params_bytes: params.iter().map(end).max().unwrap_or(0),
                 params,
-                static_shared: OnceLock::new(),
-                allowed_shared: AtomicU32::new(0),
+                allowed_shared: AtomicU32::new(SHARED_WITHOUT_OPT_IN),
             });
         }
         Ok(kernels)
@@ -195,6 +194,8 @@ impl CudaGpu {
     pub(super) fn unload(&self, id: ModuleId) -> Result<()> {
         let removed = self.modules.remove(id.0);
         let module = removed.ok_or_else(|| stale("module", id.0))?;
+        // It names kernels of the module.
+        self.end_row(&module.context);
         let _gone = known_ranges::giving_back();
         // SAFETY: loaded by us and out of the table.
         self.call(&module.context, "cuModuleUnload", || unsafe {
@@ -291,7 +292,8 @@ impl CudaGpu {
             (self.driver.functions.function_set_attribute)(kernel.raw as Raw, number as u32, value)
         })?;
         if number == FunctionAttribute::MaxDynamicSharedSizeBytes {
-            kernel.allowed_shared.store(value.unsigned_abs(), Relaxed);
+            let allowed = value.unsigned_abs().max(SHARED_WITHOUT_OPT_IN);
+            kernel.allowed_shared.store(allowed, Relaxed);
         }
         Ok(())
     }
@@ -408,13 +410,14 @@ impl CudaGpu {
             let start = launch.params.as_ptr().wrapping_add(param.offset as usize);
             start.cast_mut().cast::<c_void>()
         };
-        let mut few = [std::ptr::null_mut(); FEW_PARAMS];
+        let mut few = [const { MaybeUninit::<*mut c_void>::uninit() }; FEW_PARAMS];
         let mut many: Vec<*mut c_void>;
         let pointers = if kernel.params.len() <= FEW_PARAMS {
             for (slot, param) in few.iter_mut().zip(&kernel.params) {
-                *slot = place(param);
+                slot.write(place(param));
             }
-            few.as_mut_ptr()
+            // The driver reads as many as there are parameters.
+            few.as_mut_ptr().cast()
         } else {
             many = kernel.params.iter().map(place).collect();
             many.as_mut_ptr()
@@ -489,20 +492,10 @@ impl CudaGpu {
         Ok(bytes as u64)
     }
 
-    /// Allows a kernel more shared memory than it may have unasked.
+    /// Allows a kernel more shared memory than it may have unasked. Nothing is asked about a kernel here: the driver would
+    /// load it for that. What it has without dynamic memory counts too, and the driver refuses what is too much together.
     fn allow_shared(&self, kernel: &Kernel, dynamic: u32) -> Result<()> {
-        if dynamic == 0 || dynamic <= kernel.allowed_shared.load(Relaxed) {
-            return Ok(());
-        }
-        let known = match kernel.static_shared.get() {
-            Some(bytes) => *bytes,
-            None => {
-                let bytes = self.function_attribute(kernel, FunctionAttribute::SharedSizeBytes)?;
-                let bytes = bytes.unsigned_abs();
-                *kernel.static_shared.get_or_init(|| bytes)
-            }
-        };
-        if known.saturating_add(dynamic) <= SHARED_WITHOUT_OPT_IN {
+        if dynamic <= kernel.allowed_shared.load(Relaxed) {
             return Ok(());
         }
         // SAFETY: the driver's own handle and two numbers.

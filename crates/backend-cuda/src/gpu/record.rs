@@ -122,6 +122,11 @@ impl CudaGpu {
         }
     }
 
+    /// Whether somebody wants to know of each kernel.
+    pub(super) fn is_recording(&self) -> bool {
+        self.recorder.get().is_some_and(|recorder| recorder.is_on())
+    }
+
     pub(super) fn kernel_subject(&self, launch: &Launch<'_>) -> Subject {
         let name = self.kernel_name(launch.module, launch.kernel);
         Subject {

@@ -49,7 +49,9 @@ impl SoftwareGpu {
         let bytes = transfer.bytes();
         // A transfer is gated as kernels are; only the copy threads can wait.
         let may_run = self.core.gate.as_ref().is_none_or(|gate| gate.may_run());
-        if bytes > INLINE_BYTES || !may_run || !self.core.is_clear(&state, stream.0) {
+        let is_short = bytes <= INLINE_BYTES && transfer.is_one_slice();
+        if !is_short || !may_run || context.is_suspended() || !self.core.is_clear(&state, stream.0)
+        {
             let op = if bytes == 0 {
                 OpKind::Marker
             } else {

@@ -40,7 +40,12 @@ impl SoftwareGpu {
     ) -> Result<ModuleId> {
         let context = self.healthy(context)?;
         let memory = Arc::clone(&self.core.memory);
-        let compiled = self.cache.compile(image, options, memory.budget());
+        let compiled = {
+            // One at a time: a program cannot have all processors read modules.
+            let _alone = lock(&self.reading);
+            let read = || self.cache.compile(image, options, memory.budget());
+            self.core.charged(&context, read)
+        };
         let compiled = compiled.inspect_err(|error| {
             let text = error.message.as_bytes();
             self.core.write(OutputKind::Refused, text);

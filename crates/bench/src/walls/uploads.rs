@@ -12,7 +12,7 @@ use crate::shim_load::UploadNumbers;
 use crate::software::median;
 
 /// Starts over each link and with each server.
-const STARTS: usize = 4;
+const STARTS: usize = 7;
 /// One gigabit a second, and a delay in each direction.
 const SLOW: (u32, Duration) = (125_000_000, Duration::from_micros(500));
 /// A program may take so much longer where nothing is saved.

@@ -180,11 +180,11 @@ impl Card {
 
     fn sharing(&mut self, vgpu: &VgpuInfo) {
         let uses = vgpu.share_measured_percent;
-        let left = short_of_processors(vgpu).map_or_else(String::new, |percent| {
-            format!(" (busy machine: the GPU has processors {percent:.0} % of the time)")
-        });
-        let share = share_words(vgpu);
-        self.line("share", &format!("{share}, uses {uses:.1} %{left}"));
+        self.line("share", &format!("{}, uses {uses:.1} %", share_words(vgpu)));
+        if let Some(percent) = short_of_processors(vgpu) {
+            let words = format!("{percent:.0} % of the time; other programs have them else");
+            self.line("processors", &words);
+        }
         self.line("sharing", mechanism_words(&vgpu.mechanism));
         self.line("priority", &word(&vgpu.priority));
         let waited = vgpu.throttled_seconds;

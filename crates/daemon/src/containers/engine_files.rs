@@ -19,16 +19,19 @@ pub(super) fn told_by_monitor(parent_of_first: u32) -> Option<(String, String)> 
     words_of_monitor(&command_line(parent_of_first)?)
 }
 
-/// The name of a container in its engine's files; `None` where there is none.
-pub(super) fn name_of(found: &Found) -> Option<String> {
+/// The name of a container in its engine's files, and the engine that has such files; `None` where there is none.
+pub(super) fn name_of(found: &Found) -> Option<(String, &'static str)> {
     let id = &found.id;
     let tasks = "/run/containerd/io.containerd.runtime.v2.task";
     let files = [
-        format!("/var/lib/docker/containers/{id}/config.v2.json"),
-        format!("{tasks}/k8s.io/{id}/config.json"),
-        format!("{tasks}/default/{id}/config.json"),
+        (
+            "docker",
+            format!("/var/lib/docker/containers/{id}/config.v2.json"),
+        ),
+        ("containerd", format!("{tasks}/k8s.io/{id}/config.json")),
+        ("containerd", format!("{tasks}/default/{id}/config.json")),
     ];
-    files.iter().find_map(|file| name_in(&read(file)?))
+    (files.iter()).find_map(|(engine, file)| Some((name_in(&read(file)?)?, *engine)))
 }
 
 fn command_line(pid: u32) -> Option<Vec<u8>> {

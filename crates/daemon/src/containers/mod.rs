@@ -63,11 +63,14 @@ pub(crate) fn look_up(pid: u32, key: &str, found: Option<&Found>) -> Arc<Contain
     let info = match (found, monitor) {
         (Some(found), Some((id, name))) if id == found.id => info(name, id, found.engine),
         (Some(found), _) => {
-            let name = match found.engine {
-                "lxc" => found.id.clone(),
-                _ => engine_files::name_of(found).unwrap_or_else(|| short(&found.id)),
+            let (name, engine) = match found.engine {
+                "lxc" => (found.id.clone(), found.engine),
+                engine => engine_files::name_of(found)
+                    // With control groups of its own naming, as kubelets make them, only the file tells the engine.
+                    .map(|(name, by_file)| (name, if engine.is_empty() { by_file } else { engine }))
+                    .unwrap_or_else(|| (short(&found.id), engine)),
             };
-            info(name, found.id.clone(), found.engine)
+            info(name, found.id.clone(), engine)
         }
         // A container without a control group, such as one that a user without privileges has made.
         (None, Some((id, name))) => info(name, id, "podman"),

@@ -2,18 +2,19 @@
 //!
 //! Owns both ends of the stream between the two. The keeper takes names, which are hashes, and bytes that it does not look
 //! at. It keeps the directory within its size before each file, whatever is asked of it, and gives out copies only: who has
-//! a file open that was removed would still take its room.
+//! a file open that was removed would still take its room. For the same reason it has all bytes of a file before it makes one.
 //!
 //! ```text
 //!   L name                  what is kept?   answer: length (0: nothing), bytes
 //!   S name length bytes     keep this       no answer
 //! ```
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{CodeCache, DiskCodeCache, checked, evict, mark_used, name_of, open_own, sealed};
 
@@ -21,6 +22,11 @@ use super::{CodeCache, DiskCodeCache, checked, evict, mark_used, name_of, open_o
 const MOST_KEPT: u64 = 64 << 20;
 /// How long a process waits for its keeper's disk before it compiles by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a keeper waits until no other one adds a file. Whoever keeps it waiting longer costs a file, not a process.
+const TURN_WITHIN: Duration = Duration::from_secs(2);
+/// How often it looks.
+const TURN_EVERY: Duration = Duration::from_millis(2);
 
 const LOAD: u8 = b'L';
 const SAVE: u8 = b'S';
@@ -122,24 +128,41 @@ fn give(stream: &mut UnixStream, cache: &DiskCodeCache, name: &Name) -> io::Resu
 }
 
 fn take(stream: &mut UnixStream, cache: &DiskCodeCache, name: &Name) -> io::Result<()> {
-    let mut left = read_length(stream)?;
+    let length = read_length(stream)?;
+    // All of it first, in memory that is the worker's group's: a file whose rest never comes would take room unseen, once
+    // another keeper has removed it.
+    let mut bytes = Vec::new();
+    copy(stream, &mut bytes, length)?;
+    let Some(_alone) = alone_in(&cache.dir) else {
+        return Ok(());
+    };
     // Before the file is there: the directory never holds more.
-    evict::down_to(&cache.dir, cache.most_bytes.saturating_sub(left));
+    evict::down_to(&cache.dir, cache.most_bytes.saturating_sub(length));
     let written = cache.put(&cache.path_of(name), |file: &mut File| {
-        let mut part = [0; 64 << 10];
-        while left > 0 {
-            let most = left.min(part.len() as u64) as usize;
-            stream.read_exact(&mut part[..most])?;
-            left -= most as u64;
-            file.write_all(&part[..most])?;
-        }
-        Ok(())
+        file.write_all(&bytes)
     });
     if let Err(error) = written {
-        // A full disk, or a stream that has ended, which is found next.
+        // A full disk.
         tracing::debug!(%error, "a compiled kernel is not kept");
     }
-    copy(stream, &mut io::sink(), left)
+    Ok(())
+}
+
+/// Keeps other keepers from adding to the directory as long as it lives: each of many would find room for its own file.
+/// `None` if that takes too long.
+fn alone_in(dir: &Path) -> Option<File> {
+    let dir = File::open(dir).ok()?;
+    let until = Instant::now() + TURN_WITHIN;
+    loop {
+        match dir.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(TURN_EVERY)
+            }
+            Err(TryLockError::WouldBlock) => return None,
+            // A file system without locks is kept within its size by the daemon.
+            Ok(()) | Err(TryLockError::Error(_)) => return Some(dir),
+        }
+    }
 }
 
 /// So many bytes, no fewer.
@@ -164,7 +187,9 @@ mod tests {
 
     fn held(dir: &tempfile::TempDir) -> u64 {
         let files = std::fs::read_dir(dir.path().join("kernels")).unwrap();
-        files.map(|f| f.unwrap().metadata().unwrap().len()).sum()
+        // One may go between the two.
+        let lengths = files.filter_map(|f| f.unwrap().metadata().ok());
+        lengths.map(|file| file.len()).sum()
     }
 
     #[test]
@@ -238,6 +263,46 @@ mod tests {
         let kept = KeptCodeCache::new(own);
         kept.save("a", &[7; 1 << 20]);
         assert_eq!(kept.load("a"), None);
+    }
+
+    #[test]
+    fn a_process_that_waits_in_the_middle_takes_no_room() {
+        let (dir, mut stream) = keeper(1 << 20);
+        let head = [&[SAVE][..], &[3; 32], &500_000u32.to_le_bytes()].concat();
+        stream.write_all(&head).unwrap();
+        stream.write_all(&[3; 300_000]).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let files = std::fs::read_dir(dir.path().join("kernels")).unwrap();
+        assert_eq!(files.count(), 0, "not even a removed one");
+        stream.write_all(&[3; 200_000]).unwrap();
+        let load = [&[LOAD][..], &[3; 32]].concat();
+        stream.write_all(&load).unwrap();
+        let mut answer = vec![0; 500_004];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(held(&dir), 500_000);
+    }
+
+    #[test]
+    fn keepers_of_many_processes_together_stay_within_the_limit() {
+        let (dir, _) = keeper(1 << 20);
+        let folder = &dir.path().join("kernels");
+        std::thread::scope(|scope| {
+            let save = move |process: u8| {
+                let cache = DiskCodeCache::open(folder, 1 << 20).unwrap();
+                let (mut own, other) = UnixStream::pair().unwrap();
+                scope.spawn(move || keep(other, &cache));
+                for file in 0..20 {
+                    let name = [[process; 16], [file; 16]].concat();
+                    let head = [&[SAVE][..], &name, &200_000u32.to_le_bytes()].concat();
+                    own.write_all(&head).unwrap();
+                    own.write_all(&[process; 200_000]).unwrap();
+                }
+            };
+            let all: Vec<_> = (0..8).map(|n| scope.spawn(move || save(n))).collect();
+            while all.iter().any(|one| !one.is_finished()) {
+                assert!(held(&dir) <= 1 << 20, "{}", held(&dir));
+            }
+        });
     }
 
     /// Half a file is no file, and is gone when its writer is.

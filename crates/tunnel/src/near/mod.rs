@@ -41,6 +41,18 @@ const BATCH_BYTES: usize = 256 << 10;
 /// Bytes that the far end has not dealt with, at most, before the ring is not read.
 const WINDOW_BYTES: u64 = 32 << 20;
 
+pub(crate) mod fuzzing {
+    use super::pieces::Pieces;
+
+    /// A list of pieces of any bytes, to one that has asked.
+    pub(crate) fn told(bytes: &[u8]) {
+        let mut pieces = Pieces::that_has_asked();
+        let is_list = pieces.told(bytes).is_ok();
+        assert_eq!(is_list, bytes.len().is_multiple_of(8));
+        let _ = pieces.held(bytes);
+    }
+}
+
 /// What is known of a link, for listings.
 #[derive(Debug, Default)]
 pub struct LinkStats {

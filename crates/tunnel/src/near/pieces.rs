@@ -12,6 +12,9 @@ use crate::{TunnelError, lock};
 
 /// Pieces that are sent before the far end is asked which it has: their list would cost more than a program saves that sends no more.
 const ASK_AFTER: u32 = 16;
+/// A link that takes more bytes a second is not slow: a busy machine without any network in between would count as one, and hashing and
+/// keeping would only add to its load.
+const SLOW: u64 = 200 << 20;
 /// Hashing pays where it is so many times faster than the link: at both ends it costs a part of the time that a piece is under way.
 const FASTER: u64 = 3;
 /// How often hashing is timed while it does not pay.
@@ -38,19 +41,28 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
+    /// Pieces of a session whose far end was asked.
+    pub(super) fn that_has_asked() -> Self {
+        Self {
+            is_offered: true,
+            is_asked: true,
+            ..Self::default()
+        }
+    }
+
     /// Whether the far end should be asked now; true once.
-    fn should_ask(&mut self, is_slow: bool) -> bool {
+    fn should_ask(&mut self, link_rate: u64) -> bool {
         if !self.is_offered || self.is_asked {
             return false;
         }
         self.sent += 1;
-        self.is_asked = self.sent > ASK_AFTER && is_slow;
+        self.is_asked = self.sent > ASK_AFTER && (1..SLOW).contains(&link_rate);
         self.is_asked
     }
 
     /// Whether a piece is worth hashing on a link that takes so many bytes a second.
     fn pays(&mut self, link_rate: u64) -> bool {
-        if self.known.is_none() || link_rate == 0 {
+        if self.known.is_none() || !(1..SLOW).contains(&link_rate) {
             return false;
         }
         let hash_rate = self.hash_rate.get();
@@ -120,9 +132,9 @@ impl Near {
         if bytes < PIECE_BYTES {
             return;
         }
-        let is_slow = self.compressor.is_slow();
-        if lock(&self.pieces).should_ask(is_slow) {
-            Header::new(Kind::PiecesAsk, self.compressor.rate(), 0).put(out, &[]);
+        let link_rate = self.compressor.rate();
+        if lock(&self.pieces).should_ask(link_rate) {
+            Header::new(Kind::PiecesAsk, link_rate, 0).put(out, &[]);
         }
     }
 
@@ -158,9 +170,7 @@ impl Near {
 
     /// The hash of a piece, if the far end keeps pieces and hashing pays.
     fn hash_piece(&self, piece: &[u8]) -> Option<Hash> {
-        let pays = piece.len() == PIECE_BYTES
-            && self.compressor.is_slow()
-            && lock(&self.pieces).pays(self.compressor.rate());
+        let pays = piece.len() == PIECE_BYTES && lock(&self.pieces).pays(self.compressor.rate());
         pays.then(|| {
             let began = Instant::now();
             let hash = hash_of(piece);
@@ -192,33 +202,33 @@ mod tests {
     #[test]
     fn hashing_pays_where_the_link_is_much_slower() {
         let mut pieces = Pieces::default();
-        assert!(!pieces.should_ask(true), "nothing was offered");
+        assert!(!pieces.should_ask(1), "nothing was offered");
         pieces.offered();
         for _ in 0..ASK_AFTER {
-            assert!(!pieces.should_ask(true), "little was sent");
+            assert!(!pieces.should_ask(1), "little was sent");
         }
-        assert!(!pieces.should_ask(false) && pieces.should_ask(true));
-        assert!(!pieces.should_ask(true), "asked once");
+        assert!(!pieces.should_ask(0) && !pieces.should_ask(SLOW));
+        assert!(pieces.should_ask(SLOW - 1));
+        assert!(!pieces.should_ask(1), "asked once");
         assert!(!pieces.pays(1 << 20), "nothing was told");
         pieces.told(&[]).unwrap();
         assert!(pieces.pays(1 << 20) && !pieces.pays(0));
         for _ in 0..40 {
-            pieces.hashed(Duration::from_micros(100));
+            pieces.hashed(Duration::from_millis(1));
         }
-        assert!(pieces.pays(800_000_000));
-        let timed = (0..2 * TIMED_EVERY).filter(|_| pieces.pays(1_000_000_000));
+        assert!(pieces.pays(80_000_000) && !pieces.pays(SLOW));
+        let timed = (0..2 * TIMED_EVERY).filter(|_| pieces.pays(100_000_000));
         assert_eq!(timed.count(), 2);
         pieces.stop();
         // What was on its way changes nothing.
         pieces.told(&[]).unwrap();
-        assert!(!pieces.pays(1 << 20) && !pieces.should_ask(true));
+        assert!(!pieces.pays(1 << 20) && !pieces.should_ask(1));
     }
 
     #[test]
     fn what_the_far_end_tells_is_checked() {
-        let mut pieces = Pieces::default();
-        assert!(pieces.told(&[]).is_err(), "nobody asked");
-        (pieces.is_offered, pieces.is_asked) = (true, true);
+        assert!(Pieces::default().told(&[]).is_err(), "nobody asked");
+        let mut pieces = Pieces::that_has_asked();
         assert!(pieces.told(&[1; 7]).is_err() && pieces.told(&[1; 16]).is_ok());
         assert!(pieces.has(&[1; 32]) && !pieces.has(&[2; 32]));
         for number in 0..3 {

@@ -37,6 +37,33 @@ const LEFT_FREE_BYTES: u64 = 2 << 30;
 /// A use is noted if the last one is older.
 const NOTED_EVERY_US: u64 = 60_000_000;
 
+pub(crate) mod fuzzing {
+    use super::index::{Index, Record};
+
+    /// An index of any bytes: it names places that it has, and goes on.
+    pub(crate) fn index(bytes: &[u8]) {
+        const PLACES: u32 = 40;
+        let mut index = Index::new(bytes, PLACES, 1 << 40);
+        assert!(index.prefixes(10).len() <= 10);
+        for place in 0..PLACES {
+            let record = index.get(place);
+            assert!(record.is_free() || index.find(&record.hash).is_some_and(|at| at < PLACES));
+        }
+        for round in 0..2 * PLACES as u8 {
+            let Some(place) = index.next_place(true) else {
+                break;
+            };
+            let record = Record {
+                hash: [round + 1; 32],
+                used_us: (1 << 41) + u64::from(round),
+                found: 0,
+            };
+            index.set(place, record);
+            assert_eq!(index.find(&record.hash), Some(place));
+        }
+    }
+}
+
 /// Where the pieces of one client are kept, and how many bytes of them.
 #[derive(Clone, Debug)]
 pub struct PieceFolder {

@@ -37,6 +37,7 @@ use mica_gpu::{
 
 pub use contexts::NewContext;
 pub use late::LateErrors;
+pub use launches::LaunchRun;
 pub use map::{Piece, PieceKind};
 pub use memory::HostUse;
 pub use modules::LoadedModule;

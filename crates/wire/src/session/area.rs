@@ -20,7 +20,7 @@ use rustix::time::Timespec;
 
 use super::bell::Bell;
 use super::ivshmem::{AREA_AT, check_ivshmem};
-use super::memfd::{Mapping, create_sealed, map_foreign};
+use super::memfd::{Mapping, back, create_sealed, map_foreign};
 
 /// Bytes of the submission ring.
 pub const RING_BYTES: usize = 1 << 20;
@@ -263,6 +263,11 @@ impl SessionArea {
         let offset = CHUNK_STATES_AT + (chunk % CHUNKS) * 64;
         // SAFETY: the offset is a multiple of 64 inside the mapping; otherwise as `control`.
         unsafe { &*self.mapping.as_ptr().add(offset).cast::<AtomicU32>() }
+    }
+
+    /// Gives the staging chunks their memory now, where the area is a file of its own.
+    pub fn back_chunks(&self) {
+        back(self.fd(), STAGING_AT as u64, (CHUNKS * CHUNK_BYTES) as u64);
     }
 
     /// Puts a chunk into another state and wakes whoever sleeps on it. Without a sleeper that is one store.

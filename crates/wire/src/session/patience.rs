@@ -26,7 +26,7 @@ const LONG_NS: u32 = 5_000_000;
 /// both sides end in two sleeps for every call.
 const WALL_NS: u32 = 200_000;
 /// Processors from which on a second thread may spin beside the driver's.
-const MANY_PROCESSORS: usize = 4;
+pub(crate) const MANY_PROCESSORS: usize = 4;
 /// Look that is tried even when earlier ones were in vain.
 const LEAST_NS: u32 = 2_000;
 /// Looks between two glances at the clock.
@@ -78,7 +78,7 @@ impl Default for Patience {
 }
 
 /// Processors this process may use; 2 if that is not known.
-fn processors() -> usize {
+pub(crate) fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
     *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(2, usize::from))
 }

@@ -14,7 +14,7 @@ pub const MAX_RECORD_BYTES: usize = RING_BYTES / 8;
 /// Bytes of a record's header.
 pub(crate) const HEADER_BYTES: usize = 16;
 /// Bytes that are read before the program is shown that there is room for as many.
-const PUBLISH_BYTES: u64 = RING_BYTES as u64 / 16;
+const PUBLISH_BYTES: u64 = RING_BYTES as u64 / 8;
 /// The slot number of a posted call.
 pub(crate) const NO_SLOT: u16 = u16::MAX;
 
@@ -262,6 +262,12 @@ impl RingReader {
             self.publish(area);
         }
         Ok(Some(header))
+    }
+
+    /// Whether there is a record behind those that were read, without a look at what the program has written since.
+    #[inline]
+    pub fn has_next(&self) -> bool {
+        self.head != self.tail
     }
 
     /// A reader that goes on behind what another one has taken.

@@ -664,6 +664,12 @@ impl RingServer {
     pub fn position(&self) -> u64 {
         self.reader.position()
     }
+
+    /// Whether another call is known to wait behind the last.
+    #[inline]
+    pub fn has_next(&self) -> bool {
+        self.reader.has_next()
+    }
 }
 
 impl ServerTransport for RingServer {

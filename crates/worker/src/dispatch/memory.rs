@@ -94,6 +94,9 @@ impl IntoNode for wire::Write {
 impl Dispatcher {
     fn staged_copy(&self, stream: u64, area: &wire::CopyBox) -> Result<Done, Failure> {
         let staged = convert::copy(self.port.area(), area).map_err(Failure::Violation)?;
+        if staged.reads.is_some() || staged.writes.is_some() {
+            self.pin_now();
+        }
         let guard = |chunk: Option<u32>, state| {
             chunk.map(|chunk| ChunkGuard {
                 port: Arc::clone(&self.port),
@@ -167,6 +170,7 @@ impl Dispatcher {
 
     /// A small read through a buffer of pinned memory.
     fn read_pinned(&self, c: &wire::Read, buffer: ReadBuffer<'_>) -> Result<Data, Failure> {
+        self.pin_now();
         // SAFETY: the buffer is this reader's until the stream has passed the copy, or for good.
         let span = unsafe { HostSpan::new(buffer.pointer(), c.bytes.into()) };
         let src = Place::Device(DevicePtr(c.address));

@@ -88,6 +88,7 @@ pub(crate) struct Dispatcher {
     shared: shared::Shared,
     /// Staging chunks that copies to the device read.
     uploads: uploads::Uploads,
+    not_pinned: pinned::NotPinned,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -131,6 +132,7 @@ impl Dispatcher {
             files,
             shared: shared::Shared::default(),
             uploads: uploads::Uploads::default(),
+            not_pinned: pinned::NotPinned::default(),
         }
     }
 

@@ -7,16 +7,18 @@ use mica_wire::session as wire;
 use mica_wire::session::{Data, Done, Field, Reader, Request, Signed, TensorMapShape, Violation};
 
 use super::{Dispatcher, Failure, IntoNode, done, handlers, number};
-use crate::convert;
+use crate::{convert, startup};
 
 /// Most attributes of one launch; there are not so many kinds.
 const MOST_ATTRIBUTES: u32 = 32;
 
 handlers! { dispatcher, session, tail;
     ModuleLoad(call) => {
+        startup::done("module asked for");
         let image = dispatcher.take_blob(call.blob)?;
         let options = ModuleOptions { memcheck: call.memcheck };
         let loaded = session.module_load(call.context, &image.bytes, &options)?;
+        startup::done("module loaded");
         Ok(convert::module(loaded))
     };
     ModuleUnload(call) => done(session.module_unload(call.module)?);

@@ -1,9 +1,12 @@
 //! Memory that the device copies from and to by itself: staging chunks, and buffers for small reads.
 //!
 //! A real driver copies memory that is not pinned through staging memory of its own, with the calling thread
-//! waiting. Pinned once, at the first context, these copies run while the thread reads the next call.
+//! waiting. Pinned once, at a context's first copy, these copies run while the thread reads the next call. Not with the
+//! context: a program waits for its context before its first kernel, and many a first kernel comes before any copy.
 
-use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::{Arc, Mutex};
 
 use mica_gpu::HostSpan;
 use mica_wire::session::{CHUNK_BYTES, CHUNKS};
@@ -15,6 +18,16 @@ use super::{Dispatcher, lock};
 const BUFFERS: usize = 16;
 /// Bytes of each.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
+
+/// Contexts that have not copied yet.
+#[derive(Default)]
+pub(super) struct NotPinned {
+    contexts: Mutex<Vec<u64>>,
+    /// Whether there are any, for a thread that only asks.
+    any: AtomicBool,
+    /// Whether the pages of staging memory have been asked for.
+    is_backed: AtomicBool,
+}
 
 /// Buffers for small reads.
 pub(super) struct ReadBuffers {
@@ -99,12 +112,49 @@ impl Drop for ReadBuffer<'_> {
 }
 
 impl Dispatcher {
-    /// Pins what copies go through, for a device whose driver has a use for that. Without success copies are
-    /// slower.
-    pub(super) fn pin_for_copies(&self, context: u64) {
-        if !self.session.gpu().has_driver() {
+    /// Has staging memory get its pages while the first context is made, where they will be pinned.
+    pub(super) fn prepare_for_copies(&self) {
+        if !self.session.gpu().has_driver() || self.not_pinned.is_backed.swap(true, AcqRel) {
             return;
         }
+        let port = Arc::clone(&self.port);
+        // Those of a virtual machine are there.
+        if port.ivshmem().is_none() {
+            // Without a thread the pages come when they are pinned.
+            let _ = std::thread::Builder::new()
+                .name("staging".into())
+                .spawn(move || port.area().back_chunks());
+        }
+    }
+
+    /// A new context: what copies go through is pinned when it copies.
+    pub(super) fn pin_later(&self, context: u64) {
+        if self.session.gpu().has_driver() {
+            lock(&self.not_pinned.contexts).push(context);
+            self.not_pinned.any.store(true, Release);
+        }
+    }
+
+    /// Pins what copies go through, for contexts that may be about to copy.
+    #[inline]
+    pub(super) fn pin_now(&self) {
+        if self.not_pinned.any.load(Acquire) {
+            self.pin_all();
+        }
+    }
+
+    #[cold]
+    fn pin_all(&self) {
+        // Held to the end: a second copy waits for the pages too.
+        let mut contexts = lock(&self.not_pinned.contexts);
+        for context in contexts.drain(..) {
+            self.pin_for_copies(context);
+        }
+        self.not_pinned.any.store(false, Release);
+    }
+
+    /// Pins what copies go through. Without success copies are slower.
+    fn pin_for_copies(&self, context: u64) {
         let Some(buffers) = self.read_buffers() else {
             return;
         };

@@ -6,11 +6,12 @@ use mica_wire::session as wire;
 use mica_wire::session::Done;
 
 use super::{Dispatcher, handlers};
-use crate::convert;
+use crate::{convert, startup};
 
 handlers! { dispatcher, session, tail;
     Attach(call) => {
         let program = String::from_utf8_lossy(tail);
+        startup::done("program attached");
         tracing::info!(pid = call.pid, %program, "a program attached");
         let vgpu = session.vgpu();
         let limit = vgpu.memory().limit_bytes;
@@ -52,6 +53,16 @@ const MOST_REFUSALS: u32 = 64;
 const REFUSAL_BYTES: usize = 1024;
 
 impl Dispatcher {
+    /// Tells of the worker's start, once: the program has waited for its first work.
+    #[inline]
+    pub(super) fn tell_start(&self) {
+        startup::tell(|text| {
+            if let Some(host) = &self.files {
+                host.note_start(text);
+            }
+        });
+    }
+
     /// Passes a sentence of the program's library on to the one who runs the program.
     fn note_refused(&self, text: &[u8]) {
         let Some(host) = &self.files else {

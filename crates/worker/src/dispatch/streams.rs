@@ -14,7 +14,11 @@ handlers! { dispatcher, session, tail;
         number(session.stream_create(call.context, flags, call.priority)?)
     };
     StreamDestroy(call) => done(session.stream_destroy(call.stream)?);
-    StreamSynchronize(call) => done(session.stream_synchronize(call.stream)?);
+    StreamSynchronize(call) => {
+        let waited = session.stream_synchronize(call.stream);
+        dispatcher.tell_start();
+        done(waited?)
+    };
     StreamQuery(call) => truth(session.stream_query(call.stream)?);
     StreamClear(call) => truth(session.stream_is_clear(call.stream)?);
     StreamWaitEvent(call) => done(session.stream_wait_event(call.stream, call.event)?);

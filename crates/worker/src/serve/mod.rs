@@ -37,6 +37,7 @@ use crate::endings::Endings;
 use crate::gated::Submitter;
 use crate::last_resort;
 use crate::saving::{Restored, Saving};
+use crate::startup;
 use crate::windows::PortWindows;
 use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Program, SharedFiles, Worker, WorkerError};
 
@@ -80,6 +81,7 @@ impl Worker {
             return;
         }
         self.had_session.store(true, Release);
+        startup::done("program came");
         if let Some(life) = &program.life {
             last_resort::end_after_program(self, life);
         }

@@ -8,7 +8,7 @@ use mica_wire::session::server::{RingServer, SessionPort};
 use mica_wire::session::transport::ServerTransport;
 use mica_wire::session::{Call, Class, Field, RecordHeader, Truth, Violation};
 
-use super::launch_path::LaunchPath;
+use super::launch_path::{LaunchPath, Place};
 use super::threads::SessionThreads;
 use crate::gated::{Held, Placed};
 
@@ -39,18 +39,22 @@ impl SessionThreads {
         port.attend();
         while !self.is_over() && !self.is_held() {
             let Some(header) = ring.next(body)? else {
-                launches = LaunchPath::default();
+                launches.rest(self);
                 self.dispatcher.settle();
                 match port.look_for_call(|| self.dispatcher.look_at_uploads()) {
                     None => continue,
                     Some(since) => return Ok(leave_idle(port, ring, since)),
                 }
             };
-            let position = ring.position();
-            if self.launched(&mut launches, header, body, position)? {
+            let place = Place {
+                position: ring.position(),
+                has_next: ring.has_next(),
+            };
+            if self.launched(&mut launches, header, body, place)? {
                 continue;
             }
-            launches = LaunchPath::default();
+            launches.end(self);
+            let position = place.position;
             let (call, tail) = checked(header, body)?;
             if call.settles() {
                 gpu.settle();
@@ -71,12 +75,14 @@ impl SessionThreads {
                     continue;
                 }
             };
+            launches.rest(self);
             match back {
                 Some(again) => ring = again,
                 None => return Ok(Turn::Relieved),
             }
             port.attend();
         }
+        launches.end(self);
         Ok(Turn::Again)
     }
 

@@ -25,8 +25,11 @@ use mica_daemon::{Options, Running};
 use mica_limits::{Environment, LentFile, connect_session, lend_file};
 use mica_snapshot::Snapshot;
 use mica_wire::session::client::SessionClient;
-use mica_wire::session::{ContextCreate, GraphDestroy, SessionError};
+use mica_wire::session::{
+    ContextCreate, ContextDestroy, GraphDestroy, HostUnregister, SessionError,
+};
 use mica_worker::WorkerConfig;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use support::{MIB, control, environment, eventually, spec};
 use training::{Training, losses_without_snapshot};
 
@@ -156,6 +159,41 @@ fn a_training_goes_on_bit_by_bit_after_its_worker_and_the_daemon_have_ended() {
         "{kinds:?}"
     );
     drop(daemon);
+}
+
+/// Descriptors of this process for memory of this name.
+fn descriptors_of(name: &str) -> usize {
+    let listed = std::fs::read_dir("/proc/self/fd").unwrap();
+    let targets = listed
+        .flatten()
+        .map(|entry| std::fs::read_link(entry.path()));
+    let is_it = |target: &std::path::PathBuf| target.to_string_lossy().contains(name);
+    targets.flatten().filter(is_it).count()
+}
+
+#[test]
+fn files_that_are_kept_for_another_worker_go_with_their_context() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_daemon, control) = start(dir.path());
+    let created = control.create(&swappable("files")).unwrap();
+    let client = connect_session(&environment(&created), "test").unwrap();
+    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+    for name in ["freed-by-address", "ended-with-context"] {
+        let context = client.call(&ContextCreate { flags: 0 }).unwrap().context;
+        let file = memfd_create(name, flags).unwrap();
+        ftruncate(&file, 8192).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        let registered = client.host_register(context, &file, 0, 8192, true);
+        let address = registered.unwrap();
+        drop(file);
+        assert_eq!(descriptors_of(name), 1, "{name} is kept");
+        if name == "freed-by-address" {
+            client.call(&HostUnregister { context, address }).unwrap();
+            assert_eq!(descriptors_of(name), 0, "{name}");
+        }
+        client.call(&ContextDestroy { context }).unwrap();
+        assert_eq!(descriptors_of(name), 0, "{name}");
+    }
 }
 
 #[test]

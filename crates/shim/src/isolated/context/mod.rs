@@ -26,6 +26,7 @@ use crate::isolated::refusals;
 use crate::isolated::state::{State, state};
 use crate::isolated::streams::Stream;
 use crate::isolated::streams::callbacks::forbid_within;
+use crate::isolated::streams::events;
 use crate::isolated::support::{Answer, Code, lock, read, write};
 use storage::Stored;
 
@@ -150,6 +151,7 @@ impl Context {
         state.memory.forget_epoch(epoch);
         pools::forget_epoch(epoch);
         slabs::forget_epoch(epoch);
+        events::forget_epoch(epoch);
         managed_variables::forget_epoch(epoch);
         crate::isolated::memory::ipc::forget_epoch(state, epoch);
         state.print_output();

@@ -131,10 +131,12 @@ impl Lowering<'_> {
             Op::Kernel(kernel) => self.kernel(kernel, after)?,
             Op::Fill(fill) => node(after, fill, &[]),
             Op::EventRecord(event) => {
+                event.note_in_graph();
                 let event = event.wire();
                 node(after, &EventRecord { event, stream: 0 }, &[])
             }
             Op::EventWait(event) => {
+                event.note_in_graph();
                 let event = event.wire();
                 node(after, &StreamWaitEvent { stream: 0, event }, &[])
             }

@@ -10,6 +10,7 @@ use mica_cuda_abi::{CuResult, DeviceAttribute, Handle, LaunchConfig};
 use mica_wire::session::{KernelLayout, Launch, LaunchAttribute, LaunchWith};
 
 use crate::isolated::capture;
+use crate::isolated::context::Context;
 use crate::isolated::graphs::operations::{KernelOp, Op};
 use crate::isolated::modules::Function;
 use crate::isolated::modules::calls::function_of;
@@ -39,12 +40,53 @@ pub(crate) struct Shape {
 
 /// Refuses what a real driver refuses at once.
 pub(crate) fn check(state: &State, function: &'static Function, shape: &Shape) -> Answer {
-    let Shape {
-        grid,
-        block,
-        shared,
-        ..
-    } = *shape;
+    let threads = check_shape(state, shape)?;
+    if shape.shared > function.most_dynamic(state)? {
+        return invalid();
+    }
+    let layout = function.complete_layout(state)?;
+    if layout.max_threads != 0 && threads > layout.max_threads {
+        return Err(CuResult::LaunchOutOfResources.into());
+    }
+    if shape.is_cooperative {
+        let grid = shape.grid;
+        let blocks = grid.iter().map(|part| u64::from(*part)).product::<u64>();
+        let each = occupancy::resident(state, function, threads, shape.shared.into())?;
+        let room = u64::from(each) * u64::from(state.client.snapshot().multiprocessors);
+        if blocks > room {
+            return Err(CuResult::CooperativeLaunchTooLarge.into());
+        }
+    }
+    Ok(())
+}
+
+/// Whether the driver is to judge a launch that is not recorded. It loads a kernel at its first launch, in the order of the
+/// launch's stream. Asked about the kernel before, it would load it at once, and all later work of the default stream would
+/// then wait for whatever runs, which may wait for what the program does next.
+fn is_judged_by_driver(state: &State, function: &Function, shape: &Shape) -> bool {
+    !function.is_known() && state.client.snapshot().has_driver && !shape.is_cooperative
+}
+
+/// Refuses shared memory that the kernel may not have, whatever it has of its own.
+fn check_shared(state: &State, function: &Function, shape: &Shape) -> Answer {
+    match shape.shared > function.most_shared(state) {
+        true => invalid(),
+        false => Ok(()),
+    }
+}
+
+/// Learns what later launches are checked against, once the driver has launched a kernel for the first time; fails if it
+/// has not.
+#[cold]
+fn learn(state: &State, context: &Context, function: &'static Function) -> Answer {
+    // Behind the launch. A kernel that can be launched can be asked about.
+    let _ = function.complete_layout(state);
+    context.check(state)
+}
+
+/// Refuses a shape that no kernel can be launched with; else the threads of a block.
+fn check_shape(state: &State, shape: &Shape) -> Answer<u32> {
+    let Shape { grid, block, .. } = *shape;
     use DeviceAttribute::*;
     let most = |attribute, default: u32| {
         state
@@ -73,22 +115,7 @@ pub(crate) fn check(state: &State, function: &'static Function, shape: &Shape) -
     if (0..3).any(|axis| block[axis] > most_block[axis]) {
         return invalid();
     }
-    if shared > function.most_dynamic(state)? {
-        return invalid();
-    }
-    let layout = function.complete_layout(state)?;
-    if layout.max_threads != 0 && threads > layout.max_threads {
-        return Err(CuResult::LaunchOutOfResources.into());
-    }
-    if shape.is_cooperative {
-        let blocks = grid.iter().map(|part| u64::from(*part)).product::<u64>();
-        let each = occupancy::resident(state, function, threads, shared.into())?;
-        let room = u64::from(each) * u64::from(state.client.snapshot().multiprocessors);
-        if blocks > room {
-            return Err(CuResult::CooperativeLaunchTooLarge.into());
-        }
-    }
-    Ok(())
+    Ok(threads)
 }
 
 /// Bytes of a kernel's parameter block.
@@ -188,9 +215,14 @@ unsafe fn launch<const PT: bool>(
     let (state, context, stream) = unsafe { resolve::<PT>(stream)? };
     // SAFETY: as above.
     let function = unsafe { function_of(function)? };
-    check(state, function, &shape)?;
+    let is_captured = stream.capturing.load(Acquire);
+    let is_first = !is_captured && is_judged_by_driver(state, function, &shape);
+    match is_first {
+        true => check_shape(state, &shape).and_then(|_| check_shared(state, function, &shape))?,
+        false => check(state, function, &shape)?,
+    }
     let layout = function.layout()?;
-    if stream.capturing.load(Acquire) {
+    if is_captured {
         // SAFETY: the program's parameters.
         let params = unsafe { with_params(layout, params, extra, |block| Ok(block.to_vec()))? };
         let op = KernelOp {
@@ -220,7 +252,11 @@ unsafe fn launch<const PT: bool>(
             context.checked(state.client.post(&request, &tail))
         };
         // SAFETY: the program's parameters.
-        return unsafe { with_params(layout, params, extra, post) };
+        unsafe { with_params(layout, params, extra, post)? };
+        return match is_first {
+            true => learn(state, context, function),
+            false => Ok(()),
+        };
     }
     let request = Launch {
         stream: stream.wire(),
@@ -236,7 +272,11 @@ unsafe fn launch<const PT: bool>(
         context.checked(state.client.launch(&request, block))
     };
     // SAFETY: the program's parameters.
-    unsafe { with_params(layout, params, extra, post) }
+    unsafe { with_params(layout, params, extra, post)? };
+    match is_first {
+        true => learn(state, context, function),
+        false => Ok(()),
+    }
 }
 
 driver! {

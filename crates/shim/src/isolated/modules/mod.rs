@@ -12,7 +12,7 @@ pub(crate) mod variables;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, c_void};
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -366,8 +366,13 @@ impl Function {
         }
     }
 
-    /// Has a driver load the kernel, as it does where a program takes a kernel's handle from a module. At the first launch
-    /// it would be too late: to load it waits for kernels that run, and those may wait for what the program does next.
+    /// Whether all is known of it that a launch is checked against.
+    #[inline]
+    pub(crate) fn is_known(&self) -> bool {
+        self.complete.get().is_some() || self.layout.get().is_some_and(|layout| layout.is_complete)
+    }
+
+    /// Has a driver load the kernel, as it does where a program takes a kernel's handle from a module.
     pub(crate) fn load_early(&'static self, state: &State) {
         // A kernel that cannot be loaded is refused when it is launched.
         let _ = self.complete_layout(state);
@@ -484,16 +489,23 @@ impl Function {
     /// Most dynamic shared memory that a launch may ask for.
     #[inline]
     pub(crate) fn most_dynamic(&'static self, state: &State) -> Answer<u32> {
-        let set = self
-            .dynamic_limit
-            .load(std::sync::atomic::Ordering::Relaxed);
-        if set >= 0 {
-            return Ok(set as u32);
+        let most = self.most_shared(state);
+        if self.dynamic_limit.load(Relaxed) >= 0 {
+            return Ok(most);
         }
         let fixed = self.complete_layout(state)?.static_shared;
+        Ok(most.saturating_sub(fixed))
+    }
+
+    /// The same, as far as it is known without a look at the kernel.
+    #[inline]
+    pub(crate) fn most_shared(&self, state: &State) -> u32 {
+        let set = self.dynamic_limit.load(Relaxed);
+        if set >= 0 {
+            return set as u32;
+        }
         let default = state.attribute(DeviceAttribute::MaxSharedMemoryPerBlock);
-        let default = default.unwrap_or(48 << 10) as u32;
-        Ok(default.saturating_sub(fixed))
+        default.unwrap_or(48 << 10) as u32
     }
 }
 

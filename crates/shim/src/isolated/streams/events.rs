@@ -38,6 +38,8 @@ pub(crate) struct EventState {
     records: AtomicU64,
     /// The record that is known to have been reached, as `records` was after it.
     reached: AtomicU64,
+    /// Whether a graph of the worker names it.
+    in_graph: AtomicBool,
     /// Where in a capture it was recorded last.
     pub(crate) captured: Mutex<Option<Captured>>,
 }
@@ -47,6 +49,43 @@ impl Kind for EventState {
 }
 
 static POOL: Pool<EventState> = Pool::new();
+
+/// Events of the worker that no event of the program stands for: never recorded, or known to have been reached, which is
+/// the same to a new event. Many programs make an event for each of their steps.
+static IDLE: Mutex<Vec<IdleEvent>> = Mutex::new(Vec::new());
+/// Most of them.
+const MOST_IDLE: usize = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct IdleEvent {
+    epoch: u64,
+    is_timed: bool,
+    wire: u64,
+}
+
+/// An event of the worker that can be used again, for a new event of a context.
+fn take_idle(context: &Context, is_timed: bool) -> Option<u64> {
+    let mut idle = lock(&IDLE);
+    let epoch = context.epoch();
+    let fits = |event: &IdleEvent| (event.epoch, event.is_timed) == (epoch, is_timed);
+    let at = idle.iter().rposition(fits)?;
+    Some(idle.swap_remove(at).wire)
+}
+
+/// Keeps the worker's event of one that the program has destroyed, if there is room.
+fn keep_idle(event: IdleEvent) -> bool {
+    let mut idle = lock(&IDLE);
+    let has_room = idle.len() < MOST_IDLE;
+    if has_room {
+        idle.push(event);
+    }
+    has_room
+}
+
+/// Forgets the events of a life of a context that is over: the worker has ended them.
+pub(crate) fn forget_epoch(epoch: u64) {
+    lock(&IDLE).retain(|event| event.epoch != epoch);
+}
 
 /// Beside the program's flags: it is another program's event.
 const IMPORTED: u32 = 1 << 31;
@@ -83,6 +122,23 @@ impl Event {
         is_own && records != 0 && self.reached.load(Acquire) == records
     }
 
+    /// A graph that names it goes to the worker.
+    pub(crate) fn note_in_graph(&self) {
+        self.in_graph.store(true, Relaxed);
+    }
+
+    /// The worker's event, if nothing that was done with it matters any more.
+    fn idle(&self) -> Option<IdleEvent> {
+        let flags = self.flags.load(Relaxed);
+        let is_reached = self.records.load(Acquire) == 0 || self.is_known_reached();
+        let is_free = is_reached && flags & INTERPROCESS == 0 && !self.in_graph.load(Relaxed);
+        is_free.then(|| IdleEvent {
+            epoch: self.epoch.load(Acquire),
+            is_timed: flags & DISABLE_TIMING == 0,
+            wire: self.wire(),
+        })
+    }
+
     /// Before a stream waits for it: an event of another program is waited for here, since the device knows nothing of
     /// that program's work.
     pub(crate) fn wait_if_imported(&self, state: &State) -> Answer {
@@ -104,6 +160,7 @@ fn new_event(context: &'static Context, wire: u64, flags: u32) -> &'static Event
         event.recorded.store(false, Relaxed);
         event.records.store(0, Relaxed);
         event.reached.store(0, Relaxed);
+        event.in_graph.store(false, Relaxed);
         *lock(&event.captured) = None;
         event.epoch.store(context.epoch(), Release);
     })
@@ -194,11 +251,18 @@ driver! {
             return invalid();
         }
         let (state, context) = current()?;
-        let made = match flags & INTERPROCESS {
-            0 => state.client.call(&EventCreate { context: context.wire(), disable_timing: flags & DISABLE_TIMING != 0 }),
-            _ => state.client.call(&EventCreateShared { context: context.wire() }),
+        let (is_own, is_timed) = (flags & INTERPROCESS == 0, flags & DISABLE_TIMING == 0);
+        let idle = if is_own { take_idle(context, is_timed) } else { None };
+        let wire = match idle {
+            Some(wire) => wire,
+            None => {
+                let made = match is_own {
+                    true => state.client.call(&EventCreate { context: context.wire(), disable_timing: !is_timed }),
+                    false => state.client.call(&EventCreateShared { context: context.wire() }),
+                };
+                context.checked(made)?.value
+            }
         };
-        let wire = context.checked(made)?.value;
         let event = new_event(context, wire, flags).handle();
         objects::made(ObjectKind::Event, event as u64, 0, context.epoch());
         put(out, event)
@@ -210,11 +274,16 @@ driver! {
             return bad_handle();
         };
         let (alive, wire) = (event.context(), event.wire());
+        let idle = event.idle();
         if !POOL.give(event) {
             return bad_handle();
         }
         objects::gone(ObjectKind::Event, handle as u64);
-        alive?.checked(state.client.post(&EventDestroy { event: wire }, &[]))
+        let context = alive?;
+        if idle.is_some_and(keep_idle) {
+            return Ok(());
+        }
+        context.checked(state.client.post(&EventDestroy { event: wire }, &[]))
     }
 
     fn event_record<const PT>(event: Handle, stream: Handle) {

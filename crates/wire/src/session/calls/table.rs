@@ -169,9 +169,10 @@ calls! { $
     } -> Done;
         class: Quick, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
-    /// All that is known of a kernel.
+    /// All that is known of a kernel. Ordered: a driver loads a kernel that it is asked about, and a launch before does so
+    /// in the order of its stream.
     47 KernelDescription { /** Module. */ module: u64, /** Kernel's index. */ kernel: u32, } -> KernelLayout;
-        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+        class: Quick, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
     /// Reads a `CUfunction_attribute`.
     48 KernelAttribute {
