@@ -6,7 +6,7 @@
 source "$(dirname "$0")/lib.sh"
 known="programs nulls frameworks memory accounting ways shared crash life gate users container cdi smi doctor symbols overhead conformance isolated hostile timeline"
 sections="${*:-$known}"
-[ "$sections" = list ] && { echo "$known public isolated_speed walls bench"; exit 0; }
+[ "$sections" = list ] && { echo "$known public isolated_speed walls memory_swap snapshot bench"; exit 0; }
 for section in $sections; do
   [ -f "$gpu/sections/$section.sh" ] || { fail "$section" "no such section"; continue; }
   begun=$SECONDS

@@ -133,7 +133,7 @@ static double now() { timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.t
 // A case in a process of its own, with whatever that starts: ended when it takes too long, named when it is slow.
 static void start(const char *name) {
     // An emulated processor on a busy machine may need longer.
-    const char *patience = getenv("MICA_PATIENCE");
+    const char *patience = getenv("CHILD_PATIENCE");
     const double bound = 20 * (patience ? atof(patience) : 1), slow = 3, begun = now();
     fflush(stdout);
     pid_t pid = fork();

@@ -1,9 +1,11 @@
 /* A driver whose device memory is ordinary memory; kernels only note what they were given. */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,6 +24,9 @@ char fake_launch[256];
 volatile int fake_hold, fake_inside, fake_launches, fake_copies, fake_callbacks;
 int fake_shared_limit;
 
+/* With `fake_vmm` frames are files that can be mapped at reserved addresses, and the variable of modules is at so many times 4 GiB. */
+int fake_vmm;
+static int has_vmm(void) { return fake_vmm != 0; }
 static struct { uint64_t at; size_t bytes; } blocks[256];
 static uint64_t keep(size_t bytes)
 {
@@ -97,7 +102,7 @@ int cuStreamWaitValue32_v2(handle stream, uint64_t at, unsigned value, unsigned 
 int cuStreamWaitValue64_v2(handle stream, uint64_t at, uint64_t value, unsigned flags) { (void)stream; return note_wait(64, at, value, flags); }
 /* Words are written at once, and not at all while what runs does not end. */
 volatile int fake_words, fake_stream_waits;
-int cuStreamWriteValue32_v2(handle stream, uint64_t at, unsigned value, unsigned flags) { (void)stream; if (flags) return 1; if (!fake_hold) *(volatile unsigned *)(at - 1) = value; fake_words++; return 0; }
+int cuStreamWriteValue32_v2(handle stream, uint64_t at, unsigned value, unsigned flags) { (void)stream; if (flags) return 1; if (!fake_hold) *(volatile unsigned *)(at - !has_vmm()) = value; fake_words++; return 0; }
 /* With `fake_one_thread` callbacks run one after the other on one thread, as the driver's do; else at once. */
 int fake_one_thread;
 typedef struct call { void (*run)(handle, int, void *); handle stream; void *data; struct call *next; } call;
@@ -142,13 +147,20 @@ int cuStreamAddCallback(handle stream, void (*run)(handle, int, void *), void *d
 }
 int fake_events;
 volatile int fake_event_code;
-typedef struct { unsigned flags; handle stream; } event_;
+typedef struct { unsigned flags; handle stream; uint64_t at_ns; } event_;
 int cuEventCreate(handle *event, unsigned flags) { event_ *e = calloc(1, sizeof *e); e->flags = flags; *event = e; fake_events++; return 0; }
 int cuEventDestroy_v2(handle event) { free(event); fake_events--; return 0; }
-int cuEventRecord(handle event, handle stream) { ((event_ *)event)->stream = stream; return 0; }
+int cuEventRecord(handle event, handle stream) { ((event_ *)event)->stream = stream; ((event_ *)event)->at_ns = now_ns(); return 0; }
 int cuEventQuery(handle event) { return fake_event_code ? fake_event_code : is_busy(((event_ *)event)->stream) ? 600 : 0; }
 int cuEventSynchronize(handle event) { (void)event; return work_ends(); }
-int cuEventElapsedTime(float *ms, handle a, handle b) { (void)a; (void)b; *ms = 1.5f; return 0; }
+int cuEventElapsedTime(float *ms, handle a, handle b)
+{
+    event_ *start = a, *end = b;
+    if (has_vmm() && ((start->flags | end->flags) & 2 || !start->at_ns || !end->at_ns))
+        return 400;
+    *ms = has_vmm() ? ((double)end->at_ns - (double)start->at_ns) / 1e6 : 1.5f;
+    return 0;
+}
 int fake_modules;
 int cuModuleLoadDataEx(handle *module, const char *image, unsigned n, unsigned *options, void **values)
 {
@@ -162,7 +174,19 @@ int cuModuleLoadDataEx(handle *module, const char *image, unsigned n, unsigned *
     return 0;
 }
 int cuModuleUnload(handle module) { free(module); fake_modules--; return 0; }
-int cuModuleGetGlobal_v2(uint64_t *at, size_t *bytes, handle module, const char *name) { (void)module; if (strcmp(name, "counter")) return 500; *at = 0x1234; *bytes = 4; return 0; }
+static uint64_t counter(void)
+{
+    static uint64_t at;
+    uint64_t wanted = (uint64_t)fake_vmm << 32;
+    if (!at && wanted) {
+        void *got = mmap((void *)wanted, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        at = got == MAP_FAILED ? 0 : (uint64_t)got;
+        blocks[255].at = at;
+        blocks[255].bytes = 4096;
+    }
+    return at ? at : 0x1234;
+}
+int cuModuleGetGlobal_v2(uint64_t *at, size_t *bytes, handle module, const char *name) { (void)module; if (strcmp(name, "counter")) return 500; *at = counter(); *bytes = 4; return 0; }
 /* All kernels of a module are the same one. */
 int fake_functions = 1;
 int cuModuleGetFunctionCount(unsigned *count, handle module) { (void)module; *count = fake_functions; return 0; }
@@ -230,20 +254,73 @@ FILL(16, uint16_t)
 FILL(32, uint32_t)
 int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags) { (void)at; return bytes && flags == 3 ? 0 : 1; }
 int cuMemHostUnregister(void *at) { return !at; }
-int cuMemHostGetDevicePointer_v2(uint64_t *device, void *at, unsigned flags) { *device = (uint64_t)at + 1; return flags; }
-int cuMemAddressReserve(uint64_t *at, size_t bytes, size_t align, uint64_t hint, unsigned long long flags) { (void)align; if (!bytes || hint || flags) return 1; *at = 0x700000000000ull; return 0; }
-int cuMemAddressFree(uint64_t at, size_t bytes) { return at != 0x700000000000ull || !bytes; }
+int cuMemHostGetDevicePointer_v2(uint64_t *device, void *at, unsigned flags) { *device = (uint64_t)at + !has_vmm(); return flags; }
+#define HOLE (MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
+int cuMemAddressReserve(uint64_t *at, size_t bytes, size_t align, uint64_t hint, unsigned long long flags)
+{
+    (void)align;
+    if (has_vmm()) {
+        void *got = mmap((void *)hint, bytes, PROT_NONE, HOLE | (hint ? MAP_FIXED_NOREPLACE : 0), -1, 0);
+        if (got == MAP_FAILED)
+            got = mmap(0, bytes, PROT_NONE, HOLE, -1, 0);
+        *at = (uint64_t)got;
+        return got == MAP_FAILED || flags ? 2 : 0;
+    }
+    if (!bytes || hint || flags)
+        return 1;
+    *at = 0x700000000000ull;
+    return 0;
+}
+int cuMemAddressFree(uint64_t at, size_t bytes) { return has_vmm() ? munmap((void *)at, bytes) != 0 : at != 0x700000000000ull || !bytes; }
 static char frames[512];
-int cuMemCreate(uint64_t *frame, size_t bytes, const int *kind, unsigned long long flags) { (void)flags; if (bytes % (2 << 20) || kind[0] != 1 || kind[2] != 1) return 1; *frame = 0xf0; frames[0xf0] = 1; return 0; }
-int cuMemRelease(uint64_t frame) { return frame != 0xf0 || !frames[0xf0]; }
-int cuMemMap(uint64_t at, size_t bytes, size_t offset, uint64_t frame, unsigned long long flags) { (void)at; return bytes != 4 << 20 || offset || frame != 0xf0 || flags; }
+#define FRAME 0x1000
+int cuMemCreate(uint64_t *frame, size_t bytes, const int *kind, unsigned long long flags)
+{
+    (void)flags;
+    if (bytes % (2 << 20) || kind[0] != 1 || kind[2] != 1)
+        return 1;
+    if (has_vmm()) {
+        int fd = memfd_create("frame", MFD_CLOEXEC);
+        *frame = FRAME + (uint64_t)fd;
+        return fd < 0 || ftruncate(fd, (off_t)bytes) ? 2 : 0;
+    }
+    *frame = 0xf0;
+    frames[0xf0] = 1;
+    return 0;
+}
+int cuMemRelease(uint64_t frame) { return has_vmm() ? close((int)(frame - FRAME)) != 0 : frame != 0xf0 || !frames[0xf0]; }
+int cuMemMap(uint64_t at, size_t bytes, size_t offset, uint64_t frame, unsigned long long flags)
+{
+    if (has_vmm()) {
+        for (int i = 0; i < 256; i++)
+            if (!blocks[i].at) {
+                blocks[i].at = at;
+                blocks[i].bytes = bytes;
+                return mmap((void *)at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)(frame - FRAME), 0) == MAP_FAILED;
+            }
+        return 2;
+    }
+    return bytes != 4 << 20 || offset || frame != 0xf0 || flags;
+}
 /* Frames that can be shared are files that say so. */
 int fake_imported;
 int cuMemExportToShareableHandle(int *fd, uint64_t frame, unsigned type, unsigned long long flags) { if (frame != 0xf0 || type != 1 || flags) return 1; *fd = dup(2); return *fd < 0; }
 int cuMemImportFromShareableHandle(uint64_t *frame, void *fd, unsigned type) { if (type != 1) return 1; fake_imported = (int)(uintptr_t)fd; *frame = 0xf0; frames[0xf0] = 1; return 0; }
-int cuMemUnmap(uint64_t at, size_t bytes) { return !at || !bytes; }
+int cuMemUnmap(uint64_t at, size_t bytes)
+{
+    for (int i = 0; has_vmm() && i < 256; i++)
+        if (blocks[i].at >= at && blocks[i].at < at + bytes)
+            blocks[i].at = 0;
+    return !at || !bytes || (has_vmm() && mmap((void *)at, bytes, PROT_NONE, HOLE | MAP_FIXED, -1, 0) == MAP_FAILED);
+}
 int fake_access;
-int cuMemSetAccess(uint64_t at, size_t bytes, const int *how, size_t count) { fake_access = how[2]; return !at || !bytes || how[0] != 1 || count != 1; }
+int cuMemSetAccess(uint64_t at, size_t bytes, const int *how, size_t count)
+{
+    fake_access = how[2];
+    if (has_vmm() && mprotect((void *)at, bytes, how[2] == 3 ? PROT_READ | PROT_WRITE : how[2] ? PROT_READ : PROT_NONE))
+        return 1;
+    return !at || !bytes || how[0] != 1 || count != 1;
+}
 int cuMemGetAllocationGranularity(size_t *bytes, const int *kind, unsigned option) { (void)kind; *bytes = 2 << 20; return option; }
 int cuArray3DCreate_v2(handle *out, const shape *form) { if (!form->width) return 1; array *a = calloc(1, sizeof *a + form->width * (form->height ? form->height : 1) * (form->depth ? form->depth : 1) * 4); a->form = *form; *out = a; return 0; }
 int cuArrayDestroy(handle a) { free(a); return 0; }

@@ -350,7 +350,7 @@ fn what_failed(code: CuResult, fault: &Fault) -> String {
             format!("{misaligned}{access} at {:#x}", fault.address)
         }
         CuResult::Assert => "a failed assertion".to_owned(),
-        CuResult::InvalidPc => format!("a call to {:#x}, which is no code", fault.address),
+        CuResult::InvalidPc => format!("a call to {:#x}, which is not code", fault.address),
         CuResult::LaunchFailed if fault.address == Fault::STACK_FULL => {
             "the stack is full (cudaLimitStackSize)".to_owned()
         }

@@ -316,7 +316,7 @@ fn describe(
         (Some(FaultKind::Assert), _) => ("assert", "a device-side assertion failed".to_owned()),
         (Some(FaultKind::InvalidPc), _) => (
             "invalid-call",
-            format!("a call to {:#x}, which is no code", fault.address),
+            format!("a call to {:#x}, which is not code", fault.address),
         ),
         _ if fault.address == Fault::STACK_FULL => (
             "stack-overflow",

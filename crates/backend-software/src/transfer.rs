@@ -318,6 +318,36 @@ fn span(width: u64, height: u64, depth: u64, row: u64, slice: u64) -> Option<u64
     Some(bytes)
 }
 
+/// The side of a copy that is an array.
+fn resolve_array(
+    state: &State,
+    context: u64,
+    id: mica_gpu::ArrayId,
+    (x, y, z): (u64, u64, u64),
+    (width, height, depth): (u64, u64, u64),
+) -> Result<Side> {
+    let array = state
+        .arrays
+        .get(&id.0)
+        .filter(|array| array.context == context)
+        .ok_or_else(|| bad_handle("array", id.0))?;
+    let (row_bytes, rows, slices) = array.extent_bytes();
+    let fits = |at: u64, len: u64, most: u64| at.checked_add(len).is_some_and(|e| e <= most);
+    if !fits(x, width, row_bytes) || !fits(y, height, rows) || !fits(z, depth, slices) {
+        return Err(invalid_value(format!(
+            "a copy of {width}×{height}×{depth} at ({x},{y},{z}) leaves array {}",
+            id.0
+        )));
+    }
+    let (row, slice) = (array.row_pitch, array.slice_pitch);
+    Ok(Side {
+        at: array.base + z * slice + y * row + x,
+        row,
+        slice,
+        device_bytes: span(width, height, depth, row, slice).unwrap_or(0),
+    })
+}
+
 #[expect(clippy::too_many_arguments, reason = "the parts of one side of a copy")]
 fn resolve(
     memory: &DeviceMemory,
@@ -330,26 +360,7 @@ fn resolve(
     write: bool,
 ) -> Result<Side> {
     if let Place::Array(id) = place {
-        let array = state
-            .arrays
-            .get(&id.0)
-            .filter(|array| array.context == context)
-            .ok_or_else(|| bad_handle("array", id.0))?;
-        let (row_bytes, rows, slices) = array.extent_bytes();
-        let fits = |at: u64, len: u64, most: u64| at.checked_add(len).is_some_and(|e| e <= most);
-        if !fits(x, width, row_bytes) || !fits(y, height, rows) || !fits(z, depth, slices) {
-            return Err(invalid_value(format!(
-                "a copy of {width}×{height}×{depth} at ({x},{y},{z}) leaves array {}",
-                id.0
-            )));
-        }
-        let (row, slice) = (array.row_pitch, array.slice_pitch);
-        return Ok(Side {
-            at: array.base + z * slice + y * row + x,
-            row,
-            slice,
-            device_bytes: span(width, height, depth, row, slice).unwrap_or(0),
-        });
+        return resolve_array(state, context, *id, (x, y, z), (width, height, depth));
     }
     let refuse = || {
         invalid_value(format!(

@@ -1,13 +1,14 @@
 //! Saving virtual GPUs to files, and restoring them.
 //!
-//! The file is this process's: it is opened with the rights of the one who asked, and lent to the daemon. It is written beside
-//! its name and renamed when all of it is there.
+//! The file is this process's: it is opened with the rights of the one who asked, and lent to the daemon. It has its name, on
+//! the disk too, before anything is saved: whoever dies from then on, what is whole is found. A file that is not whole says so,
+//! for its head is written last.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -16,7 +17,7 @@ use mica_command::size::show_bytes;
 use mica_control::api::{Created, Migration, SnapshotFile, VgpuInfo};
 use mica_control::client::{ControlClient, ControlError};
 use mica_limits::{Environment, LentFile, lend_file};
-use mica_snapshot::{Manifest, Snapshot};
+use mica_snapshot::{Manifest, Snapshot, SnapshotError};
 use mica_wire::host::printable::printable;
 use serde::Serialize;
 
@@ -45,26 +46,21 @@ pub(crate) fn snapshot(args: &SnapshotArgs) -> Result<()> {
     ensure!(!target.exists(), "{} is there already", target.display());
     let client = connect()?.with_timeout(WITHIN);
     let created = client.join(name).map_err(explain)?;
-    let partial = partial_name(target)?;
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(&partial)
-        .with_context(|| format!("{} cannot be made", partial.display()))?;
+        .open(target)
+        .with_context(|| format!("{} cannot be made", target.display()))?;
+    sync_folder(target);
     let unknown = match save(&client, &created, &file) {
         Ok(unknown) => unknown,
         Err(error) => {
-            let _ = std::fs::remove_file(&partial);
+            let _ = std::fs::remove_file(target);
             return Err(error);
         }
     };
-    std::fs::rename(&partial, target).with_context(|| {
-        let (partial, target) = (partial.display(), target.display());
-        format!("all is saved in {partial}, but it cannot be renamed to {target}")
-    })?;
-    sync_folder(target);
     if let Some(error) = unknown {
         let target = target.display();
         let text =
@@ -82,15 +78,16 @@ pub(crate) fn snapshot(args: &SnapshotArgs) -> Result<()> {
 }
 
 /// Has a virtual GPU saved. A daemon that ends meanwhile may have had the worker end: the file, once whole, is the only copy then,
-/// and the answer is why nothing more is known.
+/// and the answer is why nothing more is known. After an error there is nothing in the file that anybody needs.
 fn save(client: &ControlClient, created: &Created, file: &File) -> Result<Option<anyhow::Error>> {
     let (_lent, name) = lent(created, file)?;
     match client.snapshot(&created.name, &name) {
         Ok(_) => Ok(None),
         Err(error @ ControlError::Refused(_)) => Err(explain(error)),
+        // Its head is written last. A worker that has not come to it goes on with its program.
         Err(error) => match Snapshot::open(file) {
-            Ok(_) => Ok(Some(explain(error))),
-            Err(_) => Err(explain(error)),
+            Err(SnapshotError::NotASnapshot(_)) => Err(explain(error)),
+            Ok(_) | Err(_) => Ok(Some(explain(error))),
         },
     }
 }
@@ -157,20 +154,7 @@ fn inspect(path: &Path, json: bool) -> Result<()> {
     let file = open(path)?;
     // Whether all of it is as it was written, and not only the manifest.
     let snapshot = Snapshot::open(&file).with_context(|| path.display().to_string())?;
-    let whole = snapshot.session().and_then(|(session, _)| {
-        let mut blocks = snapshot.blocks()?;
-        let mut block = Vec::new();
-        for (_, _, bytes) in session.memory() {
-            let mut left = *bytes;
-            while left > 0 {
-                let length = left.min(mica_snapshot::BLOCK_BYTES);
-                block.resize(length as usize, 0);
-                blocks.next(&mut block)?;
-                left -= length;
-            }
-        }
-        blocks.finish()
-    });
+    let whole = snapshot.check();
     whole.with_context(|| path.display().to_string())?;
     show(path, &file, json)
 }
@@ -226,17 +210,7 @@ fn lent(created: &Created, file: &File) -> Result<(LentFile, SnapshotFile)> {
     Ok((lent, SnapshotFile { file }))
 }
 
-/// The name that a file has until it is whole.
-fn partial_name(target: &Path) -> Result<PathBuf> {
-    let mut name = target
-        .file_name()
-        .context("the file has no name")?
-        .to_owned();
-    name.push(format!(".partial-{}", std::process::id()));
-    Ok(target.with_file_name(name))
-}
-
-/// Has the new name outlive the machine, as far as the file system can.
+/// Has the name outlive the machine, as far as the file system can.
 fn sync_folder(target: &Path) {
     let folder = target
         .parent()

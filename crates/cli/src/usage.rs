@@ -71,10 +71,14 @@ const KNOWN_ELSEWHERE: [(&[&str], &str); 15] = [
 ];
 
 /// Options that people try, and what Mica has instead.
-const OTHER_OPTIONS: [(&[&str], &str); 2] = [
+const OTHER_OPTIONS: [(&[&str], &str); 3] = [
     (
         &["--regions", "--region", "--shmem"],
         "--ivshmem N is the number of shared-memory devices of a machine",
+    ),
+    (
+        &["--gpu"],
+        "a virtual GPU gets its GPU when it is made; `mica migrate NAME --gpu N` moves it",
     ),
     (&["-f"], "-f follows (`mica events -f`); write --force"),
 ];

@@ -1,5 +1,6 @@
 //! Two programs of one virtual GPU, each a process with a worker of its own, through a real daemon: they can neither
-//! read nor fault each other, and one that is killed while the virtual GPU is suspended leaves nothing charged.
+//! read nor fault each other. One that ends while the virtual GPU is suspended, or while a kernel of it is compiled, leaves
+//! nothing charged.
 
 mod home;
 
@@ -28,6 +29,30 @@ again:
     .reg .b64 %a; .reg .b32 %v;
     ld.param.u64 %a, [p]; mov.u32 %v, 7; st.global.u32 [%a], %v; ret;
 }\n\0";
+
+/// Steps and registers of a kernel that takes seconds to compile, most of them in one call of the code generator.
+const STEPS: u32 = 30_000;
+const REGISTERS: u32 = 400;
+
+/// Such a kernel. No text comes twice, so that nothing is found compiled.
+fn slow() -> Vec<u8> {
+    let nobody_elses = (std::process::id(), std::time::SystemTime::now());
+    let mut text = format!(
+        "// {nobody_elses:?}\n.version 7.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 p)\n{{\n\
+         .reg .u64 %a; .reg .f32 %f<{REGISTERS}>;\nld.param.u64 %a, [p];\n"
+    );
+    for at in 0..REGISTERS {
+        text += &format!("ld.global.f32 %f{at}, [%a+{}];\n", 4 * at);
+    }
+    for step in 0..STEPS {
+        let [d, a, b] = [step, step * 7 + 1, step * 13 + 5].map(|n| n % REGISTERS);
+        text += &format!("fma.rn.f32 %f{d}, %f{a}, %f{b}, %f{d};\n");
+    }
+    for at in 0..REGISTERS {
+        text += &format!("st.global.f32 [%a+{}], %f{at};\n", 4 * at);
+    }
+    (text + "ret;\n}\n\0").into_bytes()
+}
 
 /// A program of the virtual GPU, with some memory.
 struct Program {
@@ -89,6 +114,7 @@ fn as_a_program() {
     let program = Program::new(&environment);
     match part.as_str() {
         "endless" => program.launch(0, program.address),
+        "slow" | "leaves" => return compile(program, &part),
         _ => (program.client)
             .write(program.stream, program.address, SECRET)
             .unwrap(),
@@ -102,6 +128,29 @@ fn as_a_program() {
         let computes = program.wait().is_ok();
         println!("\nright {}", right && computes);
     }
+}
+
+/// Has a slow kernel compiled. One that leaves gives its session up when it is told to, and lives on.
+fn compile(mut program: Program, part: &str) {
+    let new = program.client.call(&ContextCreate { flags: 0 }).unwrap();
+    let (context, bytes) = (new.context, 4 * u64::from(REGISTERS));
+    program.stream = new.default_stream;
+    let loaded = program.client.module_load(context, &slow(), false);
+    program.module = loaded.unwrap().module;
+    let memory = program.client.call(&MemoryAlloc { context, bytes });
+    program.address = memory.unwrap().value;
+    println!("\nready");
+    program.launch(0, program.address);
+    let mut lines = std::io::stdin().lines();
+    if part == "leaves" {
+        lines.next().unwrap().unwrap();
+        drop(program);
+        println!("\nleft");
+        lines.next();
+        return;
+    }
+    println!("\ncompiled {}", program.wait().is_ok());
+    lines.next();
 }
 
 /// A process that plays a part, and what it says.
@@ -140,10 +189,14 @@ impl Other {
         }
     }
 
-    fn is_right(&mut self) -> bool {
+    fn say(&mut self, line: &[u8]) {
         use std::io::Write;
         let input = self.child.stdin.as_mut().unwrap();
-        input.write_all(b"look\n").unwrap();
+        input.write_all(line).unwrap();
+    }
+
+    fn is_right(&mut self) -> bool {
+        self.say(b"look\n");
         self.hear("right ") == "true"
     }
 
@@ -217,4 +270,43 @@ fn a_program_killed_while_suspended_leaves_nothing_charged() {
     let mut next = Other::start(&environment, "secret");
     next.hear("ready ");
     assert!(next.is_right());
+}
+
+/// How long it takes until nothing of a virtual GPU is held any more.
+fn until_nothing_is_held(home: &Home, name: &str) -> Duration {
+    let began = Instant::now();
+    while held(home, name).0 != 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "all is left");
+    }
+    began.elapsed()
+}
+
+#[test]
+fn a_program_that_ends_while_a_kernel_is_compiled_leaves_nothing_charged() {
+    let home = Home::new();
+    let environment = home.create("compiling", "");
+    let mut whole = Other::start(&environment, "slow");
+    whole.hear("ready");
+    let began = Instant::now();
+    assert_eq!(whole.hear("compiled "), "true");
+    let takes = began.elapsed();
+    drop(whole);
+    until_nothing_is_held(&home, "compiling");
+    let look = until_nothing_is_held(&home, "compiling");
+    let mut ends = Vec::new();
+    for tenth in [2, 5, 8] {
+        for part in ["slow", "leaves"] {
+            let mut other = Other::start(&environment, part);
+            other.hear("ready");
+            std::thread::sleep(takes * tenth / 10);
+            match part {
+                "slow" => other.kill(),
+                _ => other.say(b"leave\n"),
+            }
+            ends.push(until_nothing_is_held(&home, "compiling"));
+        }
+    }
+    println!("compiling takes {takes:?}, a look {look:?}, ends {ends:?}");
+    let most = ends.iter().max().unwrap();
+    assert!(*most < takes / 4 + 2 * look, "{ends:?} of {takes:?}");
 }

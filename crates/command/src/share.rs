@@ -13,6 +13,22 @@ pub fn share_words(vgpu: &VgpuInfo) -> String {
     }
 }
 
+/// Below this the host's other programs have so much of its processors that figures need a word.
+const MOST_OF_THEM_PERCENT: f64 = 85.0;
+
+/// Percent of the time of its turns in which the software GPU has processors, where that is notably less than all.
+pub fn short_of_processors(vgpu: &VgpuInfo) -> Option<f64> {
+    vgpu.processors_percent
+        .filter(|percent| *percent < MOST_OF_THEM_PERCENT)
+}
+
+/// What is said below figures of virtual GPUs whose host gives its processors to other programs.
+pub fn busy_host_words(percent: f64) -> String {
+    format!(
+        "this machine's processors are busy with other programs: the software GPU has them {percent:.0} % of the time, and a share is a part of that"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

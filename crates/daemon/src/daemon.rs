@@ -158,7 +158,7 @@ impl Daemon {
     }
 
     /// Writes the registry to disk; many callers at once share one write.
-    pub(crate) fn save(&self, outlives: Outlives) {
+    pub(crate) fn save(&self, outlives: Outlives) -> Result<(), String> {
         let wanted = self.saves_wanted.fetch_add(1, Relaxed) + 1;
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         let done = match outlives {
@@ -166,7 +166,7 @@ impl Daemon {
             Outlives::Machine => saved.machine,
         };
         if done >= wanted {
-            return;
+            return Ok(());
         }
         let covered = self.saves_wanted.load(Relaxed);
         let stored = {
@@ -174,19 +174,17 @@ impl Daemon {
             Stored::new(registry.stored(), registry.sockets.stored())
                 .with_regions(registry.stored_regions())
         };
-        match store::save(&self.paths.state_file(), &stored, outlives) {
-            Ok(()) => match outlives {
-                Outlives::Daemon => saved.daemon = covered,
-                Outlives::Machine => saved.machine = covered,
-            },
-            Err(failure) => self.events.add(
-                Severity::Error,
-                "state_not_saved",
-                None,
-                None,
-                format!("{failure}: {}", source_text(&failure)),
-            ),
+        if let Err(failure) = store::save(&self.paths.state_file(), &stored, outlives) {
+            let why = format!("{failure}: {}", source_text(&failure));
+            let (severity, kind) = (Severity::Error, "state_not_saved");
+            self.events.add(severity, kind, None, None, why.clone());
+            return Err(why);
         }
+        match outlives {
+            Outlives::Daemon => saved.daemon = covered,
+            Outlives::Machine => saved.machine = covered,
+        }
+        Ok(())
     }
 
     /// Removes ephemeral virtual GPUs that nothing holds.

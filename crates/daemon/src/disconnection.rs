@@ -48,6 +48,9 @@ impl Daemon {
                 return;
             }
             vgpu.workers.retain(|_, slot| slot.client != Some(id));
+            if vgpu.park_again(client.serves) {
+                self.dirty.store(true, Relaxed);
+            }
             let served = |p: &&Watched| Some((p.pid, p.start)) == client.serves;
             let program = vgpu.programs.iter().find(served);
             // One that was parked waits for another worker, and has lost nothing.

@@ -198,37 +198,48 @@ pub(crate) fn check_drains(registry: &mut Registry, news: &mut Vec<Notice>) {
             let pid = client.pid;
             let undrained = client.governed.undrained.load(Acquire);
             let before = std::mem::replace(&mut client.undrained, undrained);
-            let mut tell = |severity, kind, text| {
-                news.push((severity, kind, vgpu.name.clone(), pid, text));
-            };
             let mechanism = Mechanism::from_number(client.governed.mechanism.load(Relaxed));
             let stops = client.governed.held_by_stops.load(Relaxed);
-            if undrained && ((vgpu.spec.cap && !stops) || mechanism == Mechanism::None) {
+            let is_unheld = (vgpu.spec.cap && !stops) || mechanism == Mechanism::None;
+            if undrained && is_unheld {
                 let what = if vgpu.spec.cap { "cap" } else { "share" };
-                reasons.push((
-                    pid,
-                    format!("the {what} is not in force for process {pid}: {UNDRAINED}"),
-                ));
-            } else if undrained && !before {
-                tell(
-                    Severity::Warning,
-                    "process_undrained",
-                    format!(
-                        "process {pid} is given no leases for a while: {UNDRAINED} when they end; \
-                         {}",
-                        match stops {
-                            true => "its cap is held by stopping and starting it",
-                            false => "hardware slices divide its time",
-                        }
-                    ),
-                );
+                let text = format!("the {what} is not in force for process {pid}: {UNDRAINED}");
+                reasons.push((pid, text));
             }
-            if before && !undrained {
-                let text = format!("process {pid} drains again and is given leases");
-                tell(Severity::Info, "process_drained", text);
+            if let Some((severity, kind, text)) =
+                drain_news(pid, (before, undrained), is_unheld, stops)
+            {
+                news.push((severity, kind, vgpu.name.clone(), pid, text));
             }
         }
         replace(vgpu, UNDRAINED, reasons, news);
+    }
+}
+
+/// What is told when a process stops or begins to drain (`before`, `now`); where nothing holds its limit, that is a reason
+/// of its virtual GPU and not told here.
+fn drain_news(
+    pid: u32,
+    (before, now): (bool, bool),
+    is_unheld: bool,
+    stops: bool,
+) -> Option<(Severity, &'static str, String)> {
+    match (before, now) {
+        (false, true) if !is_unheld => {
+            let how = match stops {
+                true => "its cap is held by stopping and starting it",
+                false => "hardware slices divide its time",
+            };
+            let text = format!(
+                "process {pid} is given no leases for a while: {UNDRAINED} when they end; {how}"
+            );
+            Some((Severity::Warning, "process_undrained", text))
+        }
+        (true, false) => {
+            let text = format!("process {pid} drains again and is given leases");
+            Some((Severity::Info, "process_drained", text))
+        }
+        _ => None,
     }
 }
 

@@ -49,6 +49,7 @@ mod openapi;
 mod otel;
 mod placement;
 mod process;
+mod processors;
 mod profiles;
 mod recorder;
 mod registry;

@@ -50,14 +50,7 @@ mod tests {
         let sums = || MemorySums {
             pieces: 1,
             asked_bytes: 1,
-            away_bytes: 0,
-            pinned_bytes: 0,
-            store_bytes: 0,
-            pool_held_bytes: 0,
-            pool_asked_bytes: 0,
-            pool_given_bytes: 0,
-            pool_largest_free_bytes: 0,
-            pool_pieces: 0,
+            ..MemorySums::NONE
         };
         maps.piece(2, request, at(0));
         maps.piece(1, request, piece.clone());

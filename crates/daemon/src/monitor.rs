@@ -63,7 +63,8 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
             last_save.elapsed() > Duration::from_secs(60) && !daemon.registry().vgpus.is_empty();
         if daemon.dirty.swap(false, Relaxed) || used {
             last_save = Instant::now();
-            daemon.save(Outlives::Machine);
+            // What was not kept is an event, and tried again.
+            let _ = daemon.save(Outlives::Machine);
         }
     }
 }
@@ -378,5 +379,6 @@ fn measure(registry: &mut Registry, seconds: f64) {
     }
     for (index, gpu) in registry.gpus.iter_mut().enumerate() {
         gpu.charged_percent = load.get(&index).copied().unwrap_or(0.0).min(100.0);
+        (gpu.processors).second_is_over(gpu.facts.kind, gpu.thread.lease_use_ns());
     }
 }

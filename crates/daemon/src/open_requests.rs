@@ -56,14 +56,20 @@ impl<Part: Default, Answer> OpenRequests<Part, Answer> {
         }
     }
 
-    /// Takes the end of a client's answer; an answer that nobody waits for is dropped.
-    pub(crate) fn end(&self, client: u64, request: u64, whole: impl FnOnce(Part) -> Answer) {
+    /// Takes the end of a client's answer; an answer that nobody waits for is dropped. Whether somebody does.
+    pub(crate) fn end(
+        &self,
+        client: u64,
+        request: u64,
+        whole: impl FnOnce(Part) -> Answer,
+    ) -> bool {
         let mut open = self.lock();
         let is_it = |open: &Open<_, _>| open.client == client && open.request == request;
-        if let Some(index) = open.iter().position(is_it) {
-            let Open { part, answer, .. } = open.swap_remove(index);
-            let _ = answer.send(whole(part));
-        }
+        let Some(index) = open.iter().position(is_it) else {
+            return false;
+        };
+        let Open { part, answer, .. } = open.swap_remove(index);
+        answer.send(whole(part)).is_ok()
     }
 
     /// Forgets what was asked of a client that is gone.

@@ -23,6 +23,7 @@ use crate::gpu_thread::{Change, GpuThread};
 use crate::history::History;
 use crate::host::HostServer;
 use crate::journal::Journal;
+use crate::processors::Processors;
 use crate::registry::{Gpu, Registry, Vgpu};
 use crate::store::{self, Outlives, Stored};
 
@@ -159,7 +160,7 @@ impl Drop for Running {
             let _ = std::fs::remove_file(self.daemon.paths.journal_file());
         }
         drop(registry);
-        self.daemon.save(Outlives::Machine);
+        let _ = self.daemon.save(Outlives::Machine);
     }
 }
 
@@ -254,6 +255,7 @@ pub(crate) fn start_gpus(
                 drained: None,
                 hung: None,
                 charged_percent: 0.0,
+                processors: Processors::default(),
                 outsiders: Vec::new(),
             })
         })

@@ -6,21 +6,28 @@
 //!
 //! ```text
 //!   save:     worker holds still, writes ──► parked, on disk ──► worker ends
-//!   restore:  a worker for the parked program reads ──► parked no more ──► the program comes back to it
+//!   restore:  a worker for the parked program reads ──► parked no more, on disk ──► the program comes back to it
 //! ```
+//!
+//! The daemon may be killed before and after each arrow. The next one asks no memory of its own who has the session:
+//! - the worker that saved it comes back to the daemon, if nobody told it to end: it goes on, and nothing is parked;
+//! - a worker that had restored it for the killed daemon, which had not put that on disk, is refused and ends: the file is
+//!   restored again;
+//! - the program names the session that it waits for when it asks for its worker: where nobody has that session, it is parked.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mica_control::api::{ApiError, GpuKind, Mode, Severity};
-use mica_wire::host::message::{DaemonMessage, Role};
+use mica_control::api::{ApiError, Mode, Severity};
+use mica_wire::host::message::{DaemonMessage, Refusal, Role};
 use mica_wire::host::socket::HostSocket;
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::Daemon;
 use crate::gpu_thread::Change;
+use crate::host::Rejection;
 use crate::open_requests::OpenRequests;
 use crate::placement::error;
 use crate::registry::{Registry, Vgpu, WorkerSlot};
@@ -29,7 +36,7 @@ use crate::watched::Watched;
 
 /// How long a worker may take to write or read a file.
 const FILE_WITHIN: Duration = Duration::from_secs(1800);
-/// How long a worker may take to end, or to begin.
+/// How long a worker may take to begin, and how long its end is waited for.
 const WORKER_WITHIN: Duration = Duration::from_secs(60);
 /// How long a worker of an earlier daemon may take to return.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
@@ -53,18 +60,21 @@ pub(crate) struct Parked {
     pub(crate) program: Program,
     /// By what it and the file know each other.
     pub(crate) session: u64,
+    /// The process of the worker that saved it: while that lives, it may not have been told to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) worker: Option<Program>,
 }
 
 /// Workers' answers that are still to come: the number of the session, or why not.
 pub(crate) type SnapshotAnswers = OpenRequests<(), Result<u64, String>>;
 
 impl SnapshotAnswers {
-    /// Takes a worker's answer: an empty reason means that all went well.
-    pub(crate) fn told(&self, client: u64, request: u64, session: u64, why: String) {
+    /// Takes a worker's answer: an empty reason means that all went well. Whether anybody waits for it.
+    pub(crate) fn told(&self, client: u64, request: u64, session: u64, why: String) -> bool {
         self.end(client, request, |()| match why.is_empty() {
             true => Ok(session),
             false => Err(why),
-        });
+        })
     }
 }
 
@@ -123,6 +133,14 @@ impl LentFiles {
     }
 }
 
+/// A session that was restored and that its program has not come back to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Returning {
+    pub(crate) parked: Parked,
+    /// It is on disk that the session goes on: the program may come.
+    pub(crate) is_kept: bool,
+}
+
 impl Vgpu {
     /// Has a program wait for a snapshot to be restored. It is watched from now on: an earlier daemon may have been killed before
     /// it put on disk that the program is there.
@@ -131,6 +149,7 @@ impl Vgpu {
         let Some(Parked { program, .. }) = parked else {
             return;
         };
+        self.returning = None;
         let is_known = |known: &Watched| (known.pid, known.start) == program;
         if !self.programs.iter().any(is_known) {
             let process = Watched::open(program.0);
@@ -144,6 +163,88 @@ impl Vgpu {
         let is_it = |program: &&Watched| (program.pid, program.start) == parked.program;
         let program = self.programs.iter().find(is_it)?;
         program.alive().then_some(parked)
+    }
+
+    /// The program that waits, as it is kept on disk: not one whose session goes on as soon as that is on disk.
+    pub(crate) fn parked_to_keep(&self) -> Option<Parked> {
+        self.parked_program().filter(|_| self.returning.is_none())
+    }
+
+    /// Whether a program may have a session. One that names a `session` waits until that goes on.
+    pub(crate) fn admit(
+        &mut self,
+        program: Option<Program>,
+        session: u64,
+    ) -> Result<(), Rejection> {
+        let its = |returning: &Returning| Some(returning.parked.program) == program;
+        let comes = self
+            .returning
+            .is_some_and(|returning| returning.is_kept && its(&returning));
+        let waits = || {
+            let text = format!(
+                "{} is in a snapshot, and goes on once that is restored",
+                self.name
+            );
+            (Refusal::Parked, text)
+        };
+        // The next snapshot may be asked for before a restored program has come back, and waits for that.
+        if self.parked_program().is_some() || self.is_moving && !comes {
+            return Err(waits());
+        }
+        if comes {
+            self.returning = None;
+            return Ok(());
+        }
+        let is_served = |slot: &WorkerSlot| slot.program == program && slot.client.is_some();
+        let Some(program) = program.filter(|_| session != 0) else {
+            return Ok(());
+        };
+        if self.workers.values().any(is_served) {
+            return Ok(());
+        }
+        let refusal = waits();
+        if !self.ledger.expects_living_worker() {
+            // An earlier daemon was killed before it put on disk that the session is parked, or the worker that had restored
+            // it has ended.
+            let worker = None;
+            self.set_parked(Some(Parked {
+                program,
+                session,
+                worker,
+            }));
+        }
+        Err(refusal)
+    }
+
+    /// Has a program wait again whose session had been restored by a worker that ended before the program came.
+    pub(crate) fn park_again(&mut self, served: Option<Program>) -> bool {
+        let its = |returning: &Returning| Some(returning.parked.program) == served;
+        let Some(returning) = self.returning.filter(its) else {
+            return false;
+        };
+        self.returning = None;
+        self.set_parked(Some(Parked {
+            worker: None,
+            ..returning.parked
+        }));
+        true
+    }
+
+    /// Takes a worker of an earlier daemon. The one that saved the session was not told to end, and goes on.
+    pub(crate) fn worker_returned(&mut self, worker: Program) {
+        if self
+            .parked
+            .is_some_and(|parked| parked.worker.is_none_or(|known| known == worker))
+        {
+            self.parked = None;
+        }
+    }
+
+    /// Whether a worker of an earlier daemon has restored a session that was parked all the same when that daemon ended.
+    pub(crate) fn is_left_over(&self, worker: Program) -> bool {
+        self.parked_program()
+            .and_then(|parked| parked.worker)
+            .is_some_and(|saved| saved != worker)
     }
 }
 
@@ -161,6 +262,7 @@ impl Drop for Busy {
     fn drop(&mut self) {
         if let Ok(vgpu) = self.daemon.registry().vgpu_mut(&self.name) {
             vgpu.is_moving = false;
+            vgpu.other_place = None;
         }
     }
 }
@@ -170,6 +272,8 @@ struct Served {
     client: u64,
     socket: Arc<HostSocket>,
     program: Program,
+    /// The worker's process.
+    worker: Option<Program>,
 }
 
 impl Registry {
@@ -182,12 +286,6 @@ impl Registry {
                     "{name} is not swappable: what it has on the GPU cannot be taken from there"
                 ),
                 "make it with --swap",
-            ));
-        }
-        if self.kind(vgpu) != GpuKind::Software {
-            return Err(refused(
-                format!("{name} is on an NVIDIA GPU, of which no snapshots can be made yet"),
-                "choose the software GPU with --gpu",
             ));
         }
         if vgpu.parked_program().is_some() {
@@ -215,6 +313,7 @@ impl Registry {
                 client,
                 socket: worker.socket.clone(),
                 program: worker.serves?,
+                worker: (worker.process.as_ref()).map(|process| (process.pid, process.start)),
             })
         });
         let served = served.ok_or_else(|| {
@@ -245,11 +344,21 @@ impl Registry {
             let text = format!("{name} is suspended");
             return Err(refused(text, "let it go on with `mica resume` first"));
         }
+        let serves = |id: &u64| {
+            let client = self.clients.get(id);
+            client.is_some_and(|client| {
+                client.role == Role::Worker && client.serves == Some(parked.program)
+            })
+        };
+        if vgpu.ledger.expects_living_worker() || vgpu.clients.iter().any(serves) {
+            let text = format!("the worker that saved {name} has not ended yet");
+            return Err(error("busy", text, Some("try again".into())));
+        }
         Ok(parked)
     }
 
-    /// Whether a virtual GPU can go to another GPU; the number of the one it is on.
-    fn check_move(&self, name: &str, gpu: u32) -> Result<u32, ApiError> {
+    /// Reserves a place for a virtual GPU on another GPU, besides the one that it has; the number of the GPU that it is on.
+    fn reserve_place(&mut self, name: &str, gpu: u32) -> Result<u32, ApiError> {
         let vgpu = self.vgpu(name)?;
         self.to_save(name)?;
         let before = vgpu.gpu as u32;
@@ -262,23 +371,26 @@ impl Registry {
             let text = format!("{name} is on GPU {gpu} already");
             return Err(error("invalid", text, None));
         }
-        if target.facts.kind != GpuKind::Software {
+        if target.facts.kind != self.kind(vgpu) {
             return Err(refused(
-                format!("GPU {gpu} is an NVIDIA GPU, to which nothing can be moved yet"),
-                "software GPUs can be moved between",
+                format!("GPU {gpu} is of another kind than the one that {name} is on"),
+                "NVIDIA GPUs can be moved between, and software GPUs",
             ));
         }
         self.check_place(vgpu, gpu)?;
+        self.vgpu_mut(name)?.other_place = Some(gpu as usize);
         Ok(before)
     }
 
-    /// Has a virtual GPU without a worker belong to another GPU.
+    /// Has a virtual GPU without a worker belong to another GPU, on which it has a place. It keeps its place on the one that it
+    /// leaves.
     fn move_to(&mut self, name: &str, gpu: u32) -> Result<(), ApiError> {
         let number = gpu as usize;
         let key = self.gpus.get(number).map(|gpu| gpu.facts.key());
         let key = key.ok_or_else(|| error("not_found", format!("there is no GPU {gpu}"), None))?;
         let vgpu = self.vgpu_mut(name)?;
         let (before, id) = (std::mem::replace(&mut vgpu.gpu, number), vgpu.id);
+        vgpu.other_place = Some(before);
         vgpu.gpu_key = key;
         vgpu.spec.gpu = vgpu.spec.gpu.map(|_| gpu);
         if let Some(device) = self.gpus.get(before) {
@@ -333,12 +445,23 @@ impl Daemon {
         self.unpark(&busy, &file).await
     }
 
+    /// Takes a worker's word that it has saved its session. Where nobody waits for it any more, the worker goes on.
+    pub(crate) fn worker_saved(&self, client: u64, request: u64, session: u64, why: String) {
+        let is_saved = why.is_empty();
+        if self.snapshots.told(client, request, session, why) || !is_saved {
+            return;
+        }
+        if let Some(worker) = self.registry().clients.get(&client) {
+            let _ = (worker.socket).send(&DaemonMessage::EndSave { park: false }, &[]);
+        }
+    }
+
     /// Waits for workers of an earlier daemon, which may have died before it could tell its worker to end: that goes on then.
     async fn until_expected_are_back(&self, name: &str) {
         let began = Instant::now();
         let expects = || {
             let registry = self.registry();
-            (registry.vgpu(name)).is_ok_and(|vgpu| vgpu.ledger.expects(None))
+            (registry.vgpu(name)).is_ok_and(|vgpu| vgpu.ledger.expects_living_worker())
         };
         while expects() && began.elapsed() < RETURN_WITHIN {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -354,7 +477,7 @@ impl Daemon {
     ) -> Result<(), ApiError> {
         let file = self.lent_files.file(lent, name)?;
         let busy = self.set_busy(name)?;
-        let before = self.registry().check_move(name, gpu)?;
+        let before = self.registry().reserve_place(name, gpu)?;
         self.park(&busy, &file, || true).await?;
         self.registry().move_to(name, gpu)?;
         let Err(why) = self.unpark(&busy, &file).await else {
@@ -363,7 +486,7 @@ impl Daemon {
                 .add(Severity::Info, "vgpu_migrated", Some(name), None, text);
             return Ok(());
         };
-        // Back to where it was, where it fitted.
+        // Back to where it was, where its place was kept.
         self.registry().move_to(name, before)?;
         self.unpark(&busy, &file).await?;
         Err(why)
@@ -397,12 +520,26 @@ impl Daemon {
                 let text = format!("the worker of {name} has ended");
                 return Err(error("state", text, None));
             }
-            let program = served.program;
-            let parked = Parked { program, session };
+            let Served {
+                program, worker, ..
+            } = served;
+            let parked = Parked {
+                program,
+                session,
+                worker,
+            };
             registry.vgpu_mut(name)?.set_parked(Some(parked));
         }
         // On disk before the worker ends: the next daemon knows that the program waits.
-        self.keep().await;
+        if let Err(why) = self.keep().await {
+            if let Ok(vgpu) = self.registry().vgpu_mut(name) {
+                vgpu.parked = None;
+            }
+            word(false);
+            let text =
+                format!("{name} was not saved, because the daemon cannot keep its state: {why}");
+            return Err(error("state", text, Some("its program goes on".into())));
+        }
         word(true);
         self.until_gone(served.client).await;
         let text = format!(
@@ -424,16 +561,14 @@ impl Daemon {
             (parked, slot)
         };
         let program = parked.program;
-        let restored = self.restore_in(name, slot, parked, file).await;
+        let mut restored = self.restore_in(name, slot, parked, file).await;
+        if restored.is_ok() {
+            restored = self.let_return(name, parked).await;
+        }
         if let Err(why) = restored {
             self.give_up(name, slot).await;
             return Err(why);
         }
-        if let Ok(vgpu) = self.registry().vgpu_mut(name) {
-            vgpu.parked = None;
-            vgpu.returning = Some(program);
-        }
-        self.keep().await;
         let text = format!(
             "{name} was restored from a file; process {} goes on",
             program.0
@@ -442,12 +577,44 @@ impl Daemon {
         Ok(())
     }
 
+    /// Lets a program come to the worker that has restored its session, once that is on disk: until then the session is parked
+    /// for the next daemon, which ends the worker.
+    async fn let_return(self: &Arc<Self>, name: &str, parked: Parked) -> Result<(), ApiError> {
+        let returning = |is_kept| Some(Returning { parked, is_kept });
+        self.registry().vgpu_mut(name)?.returning = returning(false);
+        let kept = self.keep().await;
+        let mut registry = self.registry();
+        let vgpu = registry.vgpu_mut(name)?;
+        // Its worker may have ended meanwhile.
+        let is_there = vgpu.returning.is_some();
+        match kept {
+            Ok(()) if is_there => {
+                vgpu.parked = None;
+                vgpu.returning = returning(true);
+                Ok(())
+            }
+            Ok(()) => {
+                let text = format!("the worker that had restored {name} has ended");
+                Err(error("state", text, Some("try again".into())))
+            }
+            Err(why) => {
+                vgpu.returning = None;
+                let text = format!(
+                    "{name} was not restored, because the daemon cannot keep its state: {why}"
+                );
+                Err(error("state", text, Some("its program waits on".into())))
+            }
+        }
+    }
+
     /// Has a new worker restore a session for a program.
     async fn restore_in(
         self: &Arc<Self>,
         name: &str,
         slot: u64,
-        Parked { program, session }: Parked,
+        Parked {
+            program, session, ..
+        }: Parked,
         file: &OwnedFd,
     ) -> Result<(), ApiError> {
         let (daemon, its_name) = (self.clone(), name.to_owned());
@@ -497,7 +664,7 @@ impl Daemon {
         Err(refused(text, "`mica events` says why"))
     }
 
-    /// Ends the worker that could not restore a session.
+    /// Ends the worker that could not restore a session, or whose program could not be let come.
     async fn give_up(&self, name: &str, slot: u64) {
         let client = {
             let mut registry = self.registry();
@@ -506,30 +673,28 @@ impl Daemon {
             };
             vgpu.workers.remove(&slot).and_then(|slot| slot.client)
         };
-        if let Some(client) = client {
-            self.until_gone(client).await;
+        let Some(client) = client else { return };
+        if let Some(worker) = self.registry().clients.get(&client) {
+            let _ = (worker.socket).send(&DaemonMessage::Shutdown {}, &[]);
         }
+        self.until_gone(client).await;
     }
 
-    /// Waits for the end of a worker that was told to end, and ends it if it does not.
+    /// Waits for the end of a worker that was told to end. It is not killed: until it has told its program that the session is
+    /// parked, the program would take its death for the end of the session.
     async fn until_gone(&self, client: u64) {
         let began = Instant::now();
-        while self.registry().is_there(client) {
-            if began.elapsed() > WORKER_WITHIN {
-                let registry = self.registry();
-                let worker = registry.clients.get(&client);
-                if let Some(process) = worker.and_then(|worker| worker.process.as_ref()) {
-                    process.kill();
-                }
-                return;
-            }
+        while self.registry().is_there(client) && began.elapsed() < WORKER_WITHIN {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
-    async fn keep(self: &Arc<Self>) {
+    /// Puts the state on the disk; why that failed.
+    async fn keep(self: &Arc<Self>) -> Result<(), String> {
         let daemon = self.clone();
-        let _ = tokio::task::spawn_blocking(move || daemon.save(Outlives::Machine)).await;
+        let kept = tokio::task::spawn_blocking(move || daemon.save(Outlives::Machine));
+        kept.await
+            .unwrap_or_else(|failure| Err(failure.to_string()))
     }
 
     fn tell(&self, kind: &str, name: &str, program: Program, text: String) {

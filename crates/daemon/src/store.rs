@@ -183,6 +183,7 @@ mod tests {
             parked: Some(Parked {
                 program: (7, 8),
                 session: 9,
+                worker: Some((5, 6)),
             }),
             holder: Some((1, 2)),
             gpu_seconds: 0.5,

@@ -92,6 +92,7 @@ impl Registry {
             share_percent: self.share_percent(vgpu),
             share_reserved: vgpu.spec.share_percent.is_some(),
             share_measured_percent: vgpu.measured_percent,
+            processors_percent: (self.gpus.get(vgpu.gpu)).and_then(|gpu| gpu.processors.percent()),
             cap: vgpu.spec.cap,
             priority: vgpu.spec.priority,
             gpu_seconds: vgpu.gpu_seconds,

@@ -69,12 +69,14 @@ struct WorkerOrder {
 
 impl Daemon {
     /// Makes a session between a program and a worker of its own, starting the worker if there is none for this
-    /// program; returns the program's end.
+    /// program; returns the program's end. `session` is the number of the one that the program waits for, if that is in a
+    /// snapshot, else 0.
     pub(crate) fn open_session(
         self: &Arc<Self>,
         name: &str,
         pid: u32,
         uid: u32,
+        session: u64,
     ) -> Result<OwnedFd, Rejection> {
         let (program_end, worker_end) = session_pair()
             .map_err(|error| (Refusal::Busy, format!("no session can be made: {error}")))?;
@@ -91,15 +93,7 @@ impl Daemon {
         let vgpu = registry.vgpus.get_mut(name).ok_or_else(gone)?;
         let program = Watched::open(pid);
         let known = program.as_ref().map(|p| (p.pid, p.start));
-        // The next snapshot may be asked for before a restored program has come back, and waits for that.
-        let returns = known.is_some() && vgpu.returning == known;
-        if vgpu.parked_program().is_some() || vgpu.is_moving && !returns {
-            let text = format!("{name} is in a snapshot, and goes on once that is restored");
-            return Err((Refusal::Parked, text));
-        }
-        if returns {
-            vgpu.returning = None;
-        }
+        vgpu.admit(known, session)?;
         let slot = slot_of_program(vgpu, known, fresh)?;
         let life = program.as_ref().and_then(|p| p.pidfd.try_clone().ok());
         let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(known));
@@ -346,6 +340,11 @@ impl Daemon {
 }
 
 impl Vgpu {
+    /// Whether a part of a GPU is kept for it.
+    pub(crate) fn has_place_on(&self, gpu: usize) -> bool {
+        self.gpu == gpu || self.other_place == Some(gpu)
+    }
+
     /// Whether a client is a worker that was started ahead and waits for a program.
     pub(crate) fn is_spare(&self, client: u64) -> bool {
         let is_it = |slot: &WorkerSlot| slot.is_spare && slot.client == Some(client);

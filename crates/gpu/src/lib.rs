@@ -147,6 +147,11 @@ pub trait Gpu: Send + Sync {
         false
     }
 
+    /// Whether nothing is queued or running, for a moment in which nobody submits: a device with a driver asks it.
+    fn is_at_rest(&self) -> bool {
+        self.is_idle()
+    }
+
     /// A stream. Lower `priority` runs first; the range is in [`DeviceProperties`].
     fn stream_create(
         &self,

@@ -46,7 +46,7 @@ impl ValueWait {
             1 => WaitCondition::Equal,
             2 => WaitCondition::And,
             3 => WaitCondition::Nor,
-            _ => return Err(invalid(format!("{flags:#x} are no flags of a wait"))),
+            _ => return Err(invalid(format!("{flags:#x} are not flags of a wait"))),
         };
         let wait = Self {
             address,

@@ -98,7 +98,9 @@ impl Hello {
             u32::from_le_bytes(four)
         };
         if bytes[..8] != MAGIC {
-            return Err(GuestError::Protocol("this is no hello of a guest".into()));
+            return Err(GuestError::Protocol(
+                "this is not a hello of a guest".into(),
+            ));
         }
         let version = word(8);
         if version != SESSION_VERSION {

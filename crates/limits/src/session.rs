@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use mica_wire::session::SessionError;
 use mica_wire::session::client::{SessionClient, WayBack};
 
+use crate::link::reopen_session;
 use crate::{Environment, LinkError, open_session};
 
 /// How long a program looks for a worker that answers.
@@ -49,8 +50,8 @@ pub fn connect_session(
 /// gone too, and is waited for.
 fn way_back(environment: &Environment) -> WayBack {
     let environment = environment.clone();
-    Box::new(move || match open_session(&environment) {
-        Ok((_, socket)) => Ok(Some(socket)),
+    Box::new(move |session| match reopen_session(&environment, session) {
+        Ok(socket) => Ok(Some(socket)),
         Err(LinkError::Parked(_) | LinkError::Busy(_) | LinkError::Connect { .. }) => Ok(None),
         Err(error) => Err(error.to_string()),
     })

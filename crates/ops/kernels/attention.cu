@@ -5,7 +5,7 @@
 
 constexpr int LANES = 32, KEYS = 32, PART = 8;
 
-extern "C" __global__ void attention_rows(Attention a)
+template <bool PAGED> static __device__ __forceinline__ void attend(const Attention &a)
 {
     extern __shared__ float memory[];
     int lane = threadIdx.x, head = blockIdx.y, batch = blockIdx.z;
@@ -19,8 +19,8 @@ extern "C" __global__ void attention_rows(Attention a)
         q[d * LANES + lane] = from[d] * a.scale;
         o[d * LANES + lane] = 0.f;
     }
-    const float *k = (const float *)a.k + batch * a.k_batch + head / a.group * a.k_head + p.k0 * a.k_row;
-    const float *v = (const float *)a.v + batch * a.v_batch + head / a.group * a.v_head + p.k0 * a.v_row;
+    const float *k = first_key<PAGED, float>(a.k, a, p, batch, head, a.k_batch, a.k_head, a.k_row);
+    const float *v = first_key<PAGED, float>(a.v, a, p, batch, head, a.v_batch, a.v_head, a.v_row);
     int first = seen_first(a, p, row), end = seen_end(a, p, row);
     // What any query of the block sees.
     int last = min(i0 + LANES, p.queries) - 1;
@@ -34,7 +34,7 @@ extern "C" __global__ void attention_rows(Attention a)
 #pragma unroll
             for (int n = 0; n < PART; ++n) {
                 acc[n] = 0.f;
-                rows[n] = k + min(j0 + j + n, p.keys - 1) * a.k_row;
+                rows[n] = key_row<PAGED>(k, a, batch, a.k_batch, a.k_row, min(j0 + j + n, p.keys - 1));
             }
             for (int d = 0; d < a.size; ++d) {
                 float x = q[d * LANES + lane];
@@ -64,7 +64,7 @@ extern "C" __global__ void attention_rows(Attention a)
             for (int n = 0; n < PART; ++n) acc[n] = o[(d + n) * LANES + lane] * factor;
             for (int j = 0; j < KEYS; ++j) {
                 float x = s[j * LANES + lane];
-                const float *row = v + min(j0 + j, p.keys - 1) * a.v_row + d;
+                const float *row = key_row<PAGED>(v, a, batch, a.v_batch, a.v_row, min(j0 + j, p.keys - 1)) + d;
 #pragma unroll
                 for (int n = 0; n < PART; ++n) acc[n] += x * row[n];
             }
@@ -79,3 +79,6 @@ extern "C" __global__ void attention_rows(Attention a)
     for (int d = 0; d < a.size; ++d) to[d] = o[d * LANES + lane] * inverse;
     if (a.lse) a.lse[((int64_t)batch * a.heads + head) * a.lse_row + i] = sum == 0.f ? -INFINITY : most + __logf(sum);
 }
+
+extern "C" __global__ void attention_rows(Attention a) { attend<false>(a); }
+extern "C" __global__ void attention_rows_paged(Attention a) { attend<true>(a); }

@@ -40,6 +40,8 @@ files!(
     "attention.f32",
     "attention_mma.f16",
     "attention_mma.bf16",
+    "attention_paged.f16",
+    "attention_paged.bf16",
     "attention_wgmma.f16",
     "attention_wgmma.bf16",
     "attention_back_wgmma.f16",
@@ -47,6 +49,8 @@ files!(
     "conv.f32",
     "conv.f16",
     "conv.bf16",
+    "conv_wgmma.f16",
+    "conv_wgmma.bf16",
 );
 
 fn text(file: &str) -> Option<&'static str> {

@@ -33,6 +33,7 @@ mod expr;
 mod gemm;
 mod kernels;
 mod pack;
+mod queue;
 mod rows;
 mod storage;
 mod tensor;
@@ -45,7 +46,7 @@ use std::sync::Arc;
 
 use mica::{Stream, Vgpu};
 
-pub use attention::{Attended, Attention, AttentionGradients, AttentionMemory, Starts};
+pub use attention::{Attended, Attention, AttentionGradients, AttentionMemory, Pages, Starts};
 pub use conv::Conv;
 pub use dtype::{DType, bf16_from_f32, f16_from_f32, f32_from_f16};
 pub use error::{Error, Result};
@@ -56,6 +57,7 @@ pub use tensor::Tensor;
 pub use train::{AdamW, LossScale, Parameter};
 
 use kernels::Kernels;
+use queue::Queue;
 use storage::Pool;
 use tensor_maps::TensorMaps;
 use tune::Tuner;
@@ -64,7 +66,7 @@ use tune::Tuner;
 #[derive(Clone)]
 pub struct Ops {
     vgpu: Vgpu,
-    stream: Stream,
+    stream: Queue,
     kernels: Arc<Kernels>,
     pool: Arc<Pool>,
     tuner: Arc<Tuner>,
@@ -120,7 +122,7 @@ impl Ops {
         );
         Ok(Self {
             vgpu: vgpu.clone(),
-            stream: stream.clone(),
+            stream: Queue::of(stream),
             kernels: Arc::new(kernels),
             pool: Pool::new(vgpu)?,
             tuner: Arc::new(Tuner::new(tune::default_file(), setting)),
@@ -140,7 +142,7 @@ impl Ops {
 
     /// The stream.
     pub fn stream(&self) -> &Stream {
-        &self.stream
+        self.stream.stream()
     }
 
     /// Waits for all work of the stream.
@@ -148,12 +150,29 @@ impl Ops {
     /// # Errors
     /// What went wrong in it.
     pub fn synchronize(&self) -> Result<()> {
-        Ok(self.stream.synchronize()?)
+        Ok(self.stream().synchronize()?)
     }
 
     /// Gives memory that is kept for later tensors back to the virtual GPU.
     pub fn trim(&self) {
         self.pool.trim();
+    }
+
+    /// The most device memory that operations take beside tensors that are there already, in bytes, when they begin without
+    /// memory that is kept for later tensors. Nothing is computed and no memory is taken; tensors that `operations` makes
+    /// cannot be read. A product on a card counts with the kernel that was chosen for its size, or if none was chosen yet with
+    /// the one that is likely to be.
+    ///
+    /// # Errors
+    /// Those of the operations, but for memory that would not be had.
+    pub fn memory_of<T>(&self, operations: impl FnOnce(&Self) -> Result<T>) -> Result<u64> {
+        let counting = Self {
+            stream: self.stream.counting(),
+            pool: Pool::counting(&self.vgpu),
+            ..self.clone()
+        };
+        operations(&counting)?;
+        Ok(counting.pool.most_taken())
     }
 
     /// A dense tensor whose elements nobody has set.
@@ -206,9 +225,9 @@ impl Ops {
             return Err(Error::argument("a tensor", message));
         }
         let tensor = self.unset(shape, dtype)?;
-        if wanted > 0 {
+        if wanted > 0 && !self.stream.is_counting() {
             self.vgpu
-                .write_bytes(&self.stream, tensor.address(), bytes)?;
+                .write_bytes(self.stream(), tensor.address(), bytes)?;
         }
         Ok(tensor)
     }
@@ -259,10 +278,14 @@ impl Ops {
         if tensor.is_empty() {
             return Ok(Vec::new());
         }
+        if self.stream.is_counting() {
+            let message = "while memory is counted nothing is computed that could be read";
+            return Err(Error::argument("values", message));
+        }
         let dense = self.dense(tensor)?;
         let mut bytes = vec![0; dense.len() * dense.dtype().size_bytes()];
         self.vgpu
-            .read_bytes(&self.stream, dense.address(), &mut bytes)?;
+            .read_bytes(self.stream(), dense.address(), &mut bytes)?;
         Ok(bytes)
     }
 }

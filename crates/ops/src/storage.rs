@@ -15,23 +15,47 @@ use crate::Result;
 /// as long as many operations on it. What is kept goes back where the limit is in the way.
 const KEPT_PART: u64 = 2;
 
+/// A piece of device memory.
+enum Piece {
+    Buffer(DeviceBuffer<u8>),
+    /// Of so many bytes, which nobody has: only counted.
+    Counted(usize),
+}
+
+impl Piece {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Buffer(buffer) => buffer.len(),
+            Self::Counted(bytes) => *bytes,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Kept {
-    by_size: HashMap<usize, Vec<DeviceBuffer<u8>>>,
+    by_size: HashMap<usize, Vec<Piece>>,
     bytes: u64,
+    /// Bytes that were counted: now with what is kept, and at most.
+    counted: u64,
+    most_counted: u64,
 }
+
+/// Where counted pieces seem to be: aligned as memory is, and nobody's.
+const NOWHERE: u64 = 1 << 46;
 
 /// The memory of one library object.
 pub(crate) struct Pool {
     vgpu: Vgpu,
     kept: Mutex<Kept>,
     most_kept: u64,
+    /// Whether memory is only counted.
+    is_counting: bool,
     this: Weak<Pool>,
 }
 
 /// Device memory; goes back to its pool when dropped.
 pub(crate) struct Storage {
-    buffer: Option<DeviceBuffer<u8>>,
+    piece: Option<Piece>,
     address: u64,
     pool: Weak<Pool>,
     /// What keeps memory of somebody else.
@@ -51,8 +75,25 @@ impl Pool {
             vgpu: vgpu.clone(),
             kept: Mutex::default(),
             most_kept: limit / KEPT_PART,
+            is_counting: false,
             this: this.clone(),
         }))
+    }
+
+    /// One that counts what would be taken, and keeps what is given back.
+    pub(crate) fn counting(vgpu: &Vgpu) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            vgpu: vgpu.clone(),
+            kept: Mutex::default(),
+            most_kept: u64::MAX,
+            is_counting: true,
+            this: this.clone(),
+        })
+    }
+
+    /// The most that was taken, as far as it was counted.
+    pub(crate) fn most_taken(&self) -> u64 {
+        self.kept().most_counted
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -69,16 +110,27 @@ impl Pool {
             }
             found
         };
-        let buffer = match found {
-            Some(buffer) => buffer,
-            None => self.allocate(size)?,
+        let piece = match found {
+            Some(piece) => piece,
+            None if self.is_counting => self.count(size),
+            None => Piece::Buffer(self.allocate(size)?),
         };
         Ok(Storage {
-            address: buffer.address(),
-            buffer: Some(buffer),
+            address: match &piece {
+                Piece::Buffer(buffer) => buffer.address(),
+                Piece::Counted(_) => NOWHERE,
+            },
+            piece: Some(piece),
             pool: self.this.clone(),
             _kept_by: None,
         })
+    }
+
+    fn count(&self, size: usize) -> Piece {
+        let mut kept = self.kept();
+        kept.counted += size as u64;
+        kept.most_counted = kept.most_counted.max(kept.counted);
+        Piece::Counted(size)
     }
 
     /// New memory; what is kept goes back to the virtual GPU first where the limit is in the way.
@@ -93,8 +145,15 @@ impl Pool {
 
     /// Gives kept memory back to the virtual GPU; whether there was any.
     pub(crate) fn trim(&self) -> bool {
-        let kept = std::mem::take(&mut *self.kept());
-        kept.bytes > 0
+        let mut kept = self.kept();
+        let pieces = std::mem::take(&mut kept.by_size);
+        let bytes = std::mem::take(&mut kept.bytes);
+        if self.is_counting {
+            kept.counted -= bytes;
+        }
+        drop(kept);
+        drop(pieces);
+        bytes > 0
     }
 }
 
@@ -102,7 +161,7 @@ impl Storage {
     /// Memory of somebody else, who keeps it until `keeps` is dropped.
     pub(crate) fn adopted(address: u64, keeps: Arc<dyn Any + Send + Sync>) -> Self {
         Self {
-            buffer: None,
+            piece: None,
             address,
             pool: Weak::new(),
             _kept_by: Some(keeps),
@@ -114,20 +173,23 @@ impl Storage {
     }
 
     pub(crate) fn buffer(&self) -> Option<&DeviceBuffer<u8>> {
-        self.buffer.as_ref()
+        match &self.piece {
+            Some(Piece::Buffer(buffer)) => Some(buffer),
+            Some(Piece::Counted(_)) | None => None,
+        }
     }
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        let (Some(buffer), Some(pool)) = (self.buffer.take(), self.pool.upgrade()) else {
+        let (Some(piece), Some(pool)) = (self.piece.take(), self.pool.upgrade()) else {
             return;
         };
-        let bytes = buffer.size_bytes();
+        let bytes = piece.bytes() as u64;
         let mut kept = pool.kept();
         if kept.bytes + bytes <= pool.most_kept {
             kept.bytes += bytes;
-            kept.by_size.entry(buffer.len()).or_default().push(buffer);
+            kept.by_size.entry(piece.bytes()).or_default().push(piece);
         }
     }
 }

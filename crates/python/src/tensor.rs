@@ -25,7 +25,7 @@ pub(crate) fn dtype(name: &str) -> PyResult<DType> {
         "int8" => Ok(DType::I8),
         "int32" => Ok(DType::I32),
         other => Err(PyTypeError::new_err(format!(
-            "{other} is no type of a tensor: float32, float16, bfloat16, int8 and int32 are"
+            "{other} is not a type of a tensor: float32, float16, bfloat16, int8 and int32 are"
         ))),
     }
 }

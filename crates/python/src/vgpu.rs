@@ -22,7 +22,7 @@ fn activation(name: Option<&str>) -> PyResult<Activation> {
         Some("gelu") => Ok(Activation::Gelu),
         Some("silu") => Ok(Activation::Silu),
         Some(other) => Err(PyValueError::new_err(format!(
-            "{other:?} is no activation: relu, gelu and silu are"
+            "{other:?} is not an activation: relu, gelu and silu are"
         ))),
     }
 }
@@ -205,7 +205,7 @@ impl Vgpu {
             causal,
             window,
             scale,
-            starts: None,
+            ..Attention::default()
         };
         let attended = python.detach(|| self.ops.attention(&q.it, &k.it, &v.it, &spec));
         self.tensor(attended.map(|attended| attended.output))

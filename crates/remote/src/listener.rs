@@ -194,20 +194,33 @@ pub fn run(
         let _ = std::thread::Builder::new()
             .name("hello".into())
             .spawn(move || {
-                let purpose = greet(&stream);
+                let said = greet(&stream);
                 drop(greets);
-                match purpose {
-                    Ok(Purpose::Resume(session)) => {
-                        if let Err(mut stream) = sessions.hand_over(&session, stream) {
-                            let _ = stream.write_all(&hello::server_hello(Verdict::Gone));
-                            log(format!("{from} was refused: its session has ended"));
-                        }
-                    }
-                    Ok(purpose) => serve(stream, purpose),
-                    Err(why) => log(format!("{from} was refused: {why}")),
-                }
+                pass_on(stream, said, &sessions, &*serve, |why| {
+                    log(format!("{from} was refused: {why}"));
+                });
                 drop(place);
             });
+    }
+}
+
+/// Gives a connection that has said hello to its session, or to a new one.
+fn pass_on(
+    stream: TcpStream,
+    said: Result<Purpose, &'static str>,
+    sessions: &Sessions,
+    serve: &impl Fn(TcpStream, Purpose),
+    refused: impl FnOnce(&str),
+) {
+    match said {
+        Ok(Purpose::Resume(session)) => {
+            if let Err(mut stream) = sessions.hand_over(&session, stream) {
+                let _ = stream.write_all(&hello::server_hello(Verdict::Gone));
+                refused("its session has ended");
+            }
+        }
+        Ok(purpose) => serve(stream, purpose),
+        Err(why) => refused(why),
     }
 }
 

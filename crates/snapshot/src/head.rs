@@ -43,7 +43,7 @@ impl Head {
         }
         if &bytes[0..8] != MAGIC {
             return Err(SnapshotError::NotASnapshot(
-                "the file is no snapshot of Mica's",
+                "the file is not a snapshot of Mica's",
             ));
         }
         if version != VERSION {

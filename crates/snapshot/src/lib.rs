@@ -24,7 +24,7 @@ mod saved;
 mod write;
 
 pub use manifest::{DeviceFacts, Manifest, Part, ProgramFacts};
-pub use read::{Blocks, Snapshot};
+pub use read::{Blocks, Snapshot, objects_room};
 pub use saved::{
     SavedAllocation, SavedContext, SavedEvent, SavedHost, SavedLate, SavedModule, SavedPort,
     SavedSession, SavedStream, SavedTable, Span,
@@ -32,9 +32,11 @@ pub use saved::{
 pub use write::Writer;
 
 /// Version of the file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Most bytes of memory in one block.
 pub const BLOCK_BYTES: u64 = 4 << 20;
+/// Most bytes of objects and images.
+const MOST_SESSION_BYTES: u64 = 1 << 30;
 
 /// Why a snapshot cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +55,11 @@ pub enum SnapshotError {
     /// The file has another layout.
     #[error("the snapshot has version {0}; this Mica reads version {VERSION}")]
     Version(u32),
+    /// The objects would not be read back.
+    #[error(
+        "its modules and other objects take {0} bytes in the file, and at most {MOST_SESSION_BYTES} are read back"
+    )]
+    TooLarge(u64),
     /// The file was changed or damaged.
     #[error("the snapshot is damaged: {0}")]
     Damaged(String),

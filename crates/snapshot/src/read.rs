@@ -8,10 +8,20 @@ use mica_wire::session::{Field, Reader};
 
 use crate::head::{HEAD_BYTES, Head};
 use crate::write::form;
-use crate::{BLOCK_BYTES, Manifest, Part, Result, SavedPort, SavedSession, SnapshotError};
+use crate::{
+    BLOCK_BYTES, MOST_SESSION_BYTES, Manifest, Part, Result, SavedPort, SavedSession, SnapshotError,
+};
 
-/// Most bytes of objects and images.
-const MOST_SESSION_BYTES: u64 = 1 << 30;
+/// Bytes of memory beside their length that objects take: many short ones. A session has no more of them than these are for.
+const MOST_OVERHEAD: u64 = 64 << 20;
+/// The same of an almost empty session.
+const LEAST_OVERHEAD: u64 = 64 << 10;
+
+/// Host memory that objects take which lie so long in a file.
+pub fn objects_room(bytes: u64) -> u64 {
+    let overhead = bytes.saturating_mul(2).min(MOST_OVERHEAD) + LEAST_OVERHEAD;
+    bytes.saturating_add(overhead)
+}
 
 /// A snapshot whose head and manifest are right.
 #[derive(Debug)]
@@ -35,7 +45,7 @@ impl<'a> Snapshot<'a> {
         let mut head = [0; HEAD_BYTES as usize];
         if length < HEAD_BYTES {
             return Err(SnapshotError::NotASnapshot(
-                "the file is no snapshot of Mica's",
+                "the file is not a snapshot of Mica's",
             ));
         }
         file.read_exact_at(&mut head, 0).map_err(io())?;
@@ -65,10 +75,17 @@ impl<'a> Snapshot<'a> {
         &self.manifest
     }
 
+    /// Most host memory that [`Snapshot::session`] takes while it reads, and what of it is left in the objects.
+    pub fn session_room(&self) -> (u64, u64) {
+        let bytes = self.manifest.session.bytes;
+        let left = objects_room(bytes);
+        (left.saturating_add(bytes), left)
+    }
+
     /// The objects.
     ///
     /// # Errors
-    /// They are not what was written.
+    /// They are not what was written, or take more memory than [`Snapshot::session_room`] says.
     pub fn session(&self) -> Result<(SavedSession, SavedPort)> {
         let part = &self.manifest.session;
         let mut bytes = vec![0; part.bytes as usize];
@@ -77,12 +94,31 @@ impl<'a> Snapshot<'a> {
         if blake3::hash(&bytes).to_hex().as_str() != part.blake3 {
             return Err(damaged("the hash of its objects is another"));
         }
-        let mut reader = Reader::new(&bytes);
+        let room = usize::try_from(objects_room(part.bytes)).unwrap_or(usize::MAX);
+        let mut reader = Reader::within(&bytes, room);
         let parsed = SavedSession::take(&mut reader).and_then(|session| {
             let port = SavedPort::take(&mut reader)?;
             reader.finish().map(|()| (session, port))
         });
         parsed.map_err(|error| damaged(error.to_string()))
+    }
+
+    /// Whether all of it is as it was written, objects and memory. Takes as long as the file is, whatever it says of the memory.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check(&self) -> Result<()> {
+        let (session, _) = self.session()?;
+        let mut blocks = self.blocks()?;
+        for (_, _, bytes) in session.memory() {
+            let mut left = *bytes;
+            while left > 0 {
+                let length = left.min(BLOCK_BYTES);
+                blocks.pass(length)?;
+                left -= length;
+            }
+        }
+        blocks.finish()
     }
 
     /// The memory, from its first block on.
@@ -125,40 +161,64 @@ impl Blocks<'_> {
         Ok(())
     }
 
+    /// How the next block of so many bytes lies in the file, and how many bytes of it follow.
+    fn head(&mut self, bytes: u64) -> Result<(u8, usize)> {
+        let mut kind = [0];
+        self.take(&mut kind)?;
+        let length = match kind[0] {
+            form::ZEROS => 0,
+            form::PLAIN => bytes,
+            form::PACKED => {
+                let mut length = [0; 4];
+                self.take(&mut length)?;
+                let length = u64::from(u32::from_le_bytes(length));
+                if length >= bytes || bytes > BLOCK_BYTES {
+                    return Err(damaged("a packed block is as long as what is in it"));
+                }
+                length
+            }
+            _ => return Err(damaged("a block is of no known form")),
+        };
+        Ok((kind[0], length as usize))
+    }
+
+    /// Takes so many bytes for `then`.
+    fn take_for<T>(&mut self, length: usize, then: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        let mut packed = std::mem::take(&mut self.packed);
+        packed.resize(packed.len().max(length), 0);
+        let taken = self.take(&mut packed[..length]);
+        let result = taken.and_then(|()| then(&packed[..length]));
+        self.packed = packed;
+        result
+    }
+
     /// Reads the next block, which fills `into`; whether there is anything but zeros in it.
     ///
     /// # Errors
     /// The file cannot be read, or what is there is no block of this length.
     pub fn next(&mut self, into: &mut [u8]) -> Result<bool> {
-        let mut kind = [0];
-        self.take(&mut kind)?;
-        match kind[0] {
-            form::ZEROS => {
+        match self.head(into.len() as u64)? {
+            (form::ZEROS, _) => {
                 into.fill(0);
                 Ok(false)
             }
-            form::PLAIN => self.take(into).map(|()| true),
-            form::PACKED => {
-                let mut length = [0; 4];
-                self.take(&mut length)?;
-                let length = u32::from_le_bytes(length) as usize;
-                if length >= into.len() || into.len() as u64 > BLOCK_BYTES {
-                    return Err(damaged("a packed block is as long as what is in it"));
+            (form::PLAIN, _) => self.take(into).map(|()| true),
+            (_, length) => self.take_for(length, |packed| {
+                match lz4_flex::block::decompress_into(packed, into) {
+                    Ok(bytes) if bytes == into.len() => Ok(true),
+                    _ => Err(damaged("a block cannot be unpacked")),
                 }
-                let mut packed = std::mem::take(&mut self.packed);
-                packed.resize(packed.len().max(length), 0);
-                let taken = self.take(&mut packed[..length]);
-                let unpacked = taken.and_then(|()| {
-                    match lz4_flex::block::decompress_into(&packed[..length], into) {
-                        Ok(bytes) if bytes == into.len() => Ok(true),
-                        _ => Err(damaged("a block cannot be unpacked")),
-                    }
-                });
-                self.packed = packed;
-                unpacked
-            }
-            _ => Err(damaged("a block is of no known form")),
+            }),
         }
+    }
+
+    /// Passes the next block, of so many bytes, as it lies in the file. Whether it is as it was written is found at the end.
+    ///
+    /// # Errors
+    /// The file cannot be read, or what is there is no block of this length.
+    pub fn pass(&mut self, bytes: u64) -> Result<()> {
+        let (_, length) = self.head(bytes.min(BLOCK_BYTES))?;
+        self.take_for(length, |_| Ok(()))
     }
 
     /// Says that all blocks have been read.

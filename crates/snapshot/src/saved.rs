@@ -52,6 +52,8 @@ saved! {
         non_blocking: bool,
         /// Its priority.
         priority: i32,
+        /// Its place among the streams, events and modules in the order in which they were made.
+        made: u64,
     }
 
     /// An event.
@@ -64,6 +66,8 @@ saved! {
         disable_timing: bool,
         /// How long ago it was reached, in nanoseconds, if it was ever recorded.
         age_ns: Option<u64>,
+        /// Its place among them too.
+        made: u64,
     }
 
     /// Memory from an address on.
@@ -88,6 +92,8 @@ saved! {
         variables: Vec<Span>,
         /// Attributes that the program has set: kernel, attribute and value.
         attributes: Vec<((u32, u32), i32)>,
+        /// Its place among streams, events and modules.
+        made: u64,
     }
 
     /// An allocation.

@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 
-use mica_wire::session::Field;
+use mica_wire::session::{Field, Sink};
 
 use crate::head::{HEAD_BYTES, Head, MOST_MANIFEST_BYTES};
-use crate::{BLOCK_BYTES, Manifest, Part, Result, SavedPort, SavedSession, SnapshotError};
+use crate::{
+    BLOCK_BYTES, MOST_SESSION_BYTES, Manifest, Part, Result, SavedPort, SavedSession, SnapshotError,
+};
 
 /// A file that is being written; it becomes a snapshot with [`Writer::finish`].
 #[derive(Debug)]
@@ -28,6 +30,46 @@ pub(crate) mod form {
     pub(crate) const PLAIN: u8 = 1;
     /// LZ4; its length comes first.
     pub(crate) const PACKED: u8 = 2;
+}
+
+/// Takes objects and writes them piece by piece: images of modules may be large.
+struct Objects<'w, 'a> {
+    writer: &'w mut Writer<'a>,
+    waiting: Vec<u8>,
+    /// The first error; nothing is written after it.
+    written: Result<()>,
+}
+
+impl Objects<'_, '_> {
+    /// Bytes that are hashed and written at once.
+    const PIECE: usize = 64 << 10;
+
+    fn write(&mut self, bytes: &[u8]) {
+        if self.written.is_ok() {
+            self.written = self.writer.put(bytes);
+        }
+    }
+
+    fn end(mut self) -> Result<()> {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.write(&waiting);
+        self.written
+    }
+}
+
+impl Sink for Objects<'_, '_> {
+    fn put(&mut self, bytes: &[u8]) {
+        if self.waiting.len() + bytes.len() > Self::PIECE {
+            let mut waiting = std::mem::take(&mut self.waiting);
+            self.write(&waiting);
+            waiting.clear();
+            self.waiting = waiting;
+        }
+        match bytes.len() > Self::PIECE {
+            true => self.write(bytes),
+            false => self.waiting.extend_from_slice(bytes),
+        }
+    }
 }
 
 impl<'a> Writer<'a> {
@@ -78,13 +120,21 @@ impl<'a> Writer<'a> {
     /// Writes the objects; answers where they are.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file cannot be written, or there is more than could be read back.
     pub fn session(&mut self, session: &SavedSession, port: &SavedPort) -> Result<Part> {
-        let mut bytes = Vec::new();
-        session.put(&mut bytes);
-        port.put(&mut bytes);
-        self.put(&bytes)?;
-        Ok(self.end_part())
+        let mut objects = Objects {
+            writer: self,
+            waiting: Vec::new(),
+            written: Ok(()),
+        };
+        session.put(&mut objects);
+        port.put(&mut objects);
+        objects.end()?;
+        let part = self.end_part();
+        if part.bytes > MOST_SESSION_BYTES {
+            return Err(SnapshotError::TooLarge(part.bytes));
+        }
+        Ok(part)
     }
 
     /// Writes memory, at most [`BLOCK_BYTES`] of it. Blocks come in the order of [`SavedSession::memory`].

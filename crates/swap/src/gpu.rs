@@ -35,6 +35,7 @@ impl Gpu for SwapGpu {
         fn abort(context: ContextId) -> Result<Aborted>;
         fn settle() -> ();
         fn is_idle() -> bool;
+        fn is_at_rest() -> bool;
         fn stream_create(context: ContextId, flags: StreamFlags, priority: i32) -> Result<StreamId>;
         fn stream_destroy(stream: StreamId) -> Result<()>;
         wait fn stream_synchronize(stream: StreamId) -> Result<()>;

@@ -32,6 +32,9 @@ pub enum Malformed {
     /// Text that is not UTF-8.
     #[error("a text is not UTF-8")]
     Text,
+    /// The values take more memory than the reader allows.
+    #[error("what is read takes more memory than its length allows")]
+    Room,
 }
 
 /// Where bytes go.
@@ -85,12 +88,39 @@ impl Sink for FixedBuffer {
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
+    /// Bytes of memory that lists and texts may still take, where there is a bound.
+    room: Option<usize>,
 }
 
 impl<'a> Reader<'a> {
     /// Starts at the first byte.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        Self {
+            rest: bytes,
+            room: None,
+        }
+    }
+
+    /// As [`Reader::new`], where lists and texts may take so many bytes of memory and no more: short items take several times
+    /// their length.
+    pub fn within(bytes: &'a [u8], room: usize) -> Self {
+        Self {
+            rest: bytes,
+            room: Some(room),
+        }
+    }
+
+    /// Takes memory for so many items; the capacity to begin with.
+    fn make_room<T>(&mut self, count: usize) -> Result<usize, Malformed> {
+        // Every item takes a byte at least, so a lying count cannot make room for more than came.
+        let most = count.min(self.rest.len());
+        let Some(room) = &mut self.room else {
+            return Ok(most.min(4096));
+        };
+        let bytes = count.saturating_mul(size_of::<T>());
+        *room = room.checked_sub(bytes).ok_or(Malformed::Room)?;
+        // No more than was taken, which growing would double.
+        Ok(most)
     }
 
     /// The next `count` bytes.
@@ -142,8 +172,7 @@ pub trait Field: Sized {
     }
     /// Reads several values.
     fn take_all(count: usize, reader: &mut Reader<'_>) -> Result<Vec<Self>, Malformed> {
-        // Every item takes a byte at least, so a lying count cannot make room for more than came.
-        let mut items = Vec::with_capacity(count.min(reader.rest.len()).min(4096));
+        let mut items = Vec::with_capacity(reader.make_room::<Self>(count)?);
         for _ in 0..count {
             items.push(Self::take(reader)?);
         }
@@ -191,6 +220,7 @@ impl Field for u8 {
         sink.put(items);
     }
     fn take_all(count: usize, reader: &mut Reader<'_>) -> Result<Vec<Self>, Malformed> {
+        reader.make_room::<Self>(count)?;
         Ok(reader.take(count)?.to_vec())
     }
     #[cfg(test)]
@@ -280,6 +310,7 @@ impl Field for String {
     }
     fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let len = u32::take(reader)? as usize;
+        reader.make_room::<u8>(len)?;
         let bytes = reader.take(len)?;
         Ok(std::str::from_utf8(bytes)
             .map_err(|_| Malformed::Text)?
@@ -348,6 +379,23 @@ mod tests {
             Err(Malformed::Short { .. })
         ));
         assert!(String::take(&mut Reader::new(&bytes)).is_err());
+    }
+
+    #[test]
+    fn a_bound_on_memory_counts_what_items_take_and_not_what_they_are_long() {
+        let empty: Vec<Vec<u8>> = vec![Vec::new(); 100];
+        let mut bytes = Vec::new();
+        empty.put(&mut bytes);
+        "text".to_owned().put(&mut bytes);
+        let takes = 100 * size_of::<Vec<u8>>() + 4;
+        let read = |room| {
+            let mut reader = Reader::within(&bytes, room);
+            let lists = Vec::<Vec<u8>>::take(&mut reader)?;
+            Ok((lists, String::take(&mut reader)?))
+        };
+        let (lists, text) = read(takes).unwrap();
+        assert_eq!((lists.capacity(), &*text), (100, "text"));
+        assert_eq!(read(takes - 1), Err(Malformed::Room));
     }
 
     #[test]

@@ -59,6 +59,12 @@ pub(crate) fn start(
                 client.flags.fetch_or(client_flags::CONTEXT, Release);
             }
             let mut tick = IDLE_TICK;
+            if worker.close_to_late_endings() {
+                // What they held ends with the process.
+                worker.reporter.tell(&worker.recorder, &link, true);
+                let _ = end.send("its program has ended");
+                return;
+            }
             if worker.sessions.load(Acquire) > 0 {
                 tick = TICK;
                 idle_since = Instant::now();

@@ -5,17 +5,17 @@ use mica_gpu::{
     ArrayDescriptor, ArrayId, Copy3d, DevicePtr, Fill2d, Gpu, HostSpan, KernelDescription, Place,
     TensorMapKind, TensorMapRequest, TextureDescriptor, TextureResource,
 };
-use mica_vgpu::{LoadedModule, Statistics, VgpuError};
+use mica_vgpu::{LoadedModule, Statistics, VgpuError, VgpuSpec};
 use mica_wire::session as wire;
 use mica_wire::session::{CopyBox, CopyPlace, SessionArea, Violation};
 
-pub(crate) fn snapshot(vgpu: String, limit_bytes: u64, gpu: &dyn Gpu) -> wire::DeviceSnapshot {
+pub(crate) fn snapshot(spec: &VgpuSpec, limit_bytes: u64, gpu: &dyn Gpu) -> wire::DeviceSnapshot {
     let properties = gpu.properties();
     let value = |attribute: &DeviceAttribute| Some((*attribute as u32, gpu.attribute(*attribute)?));
     let attributes = DeviceAttribute::ALL.iter().filter_map(value).collect();
     let (processor_groups, processor_places) = gpu.processor_map().unwrap_or_default();
     wire::DeviceSnapshot {
-        vgpu,
+        vgpu: spec.name.clone(),
         name: properties.name.clone(),
         uuid: properties.uuid,
         pci_bus_id: properties.pci_bus_id.clone(),
@@ -28,6 +28,7 @@ pub(crate) fn snapshot(vgpu: String, limit_bytes: u64, gpu: &dyn Gpu) -> wire::D
         stream_priorities: properties.stream_priorities,
         attributes,
         has_driver: gpu.has_driver(),
+        can_be_saved: spec.can_be_saved,
         processor_groups,
         processor_places,
     }
@@ -177,7 +178,7 @@ pub(crate) fn texture(shape: &wire::TextureShape) -> Result<TextureDescriptor, V
         2 => TextureResource::Pitched(address, shape.width, shape.height, shape.pitch),
         other => {
             return Err(VgpuError::Argument(format!(
-                "{other} is no kind of texture"
+                "{other} is not a kind of texture"
             )));
         }
     };

@@ -19,6 +19,7 @@ mod control;
 mod convert;
 mod device;
 mod dispatch;
+mod endings;
 mod event_page;
 mod gated;
 mod guarding;
@@ -209,6 +210,8 @@ pub(crate) struct Worker {
     pub(crate) sessions: AtomicU32,
     /// Whether there was ever one: it may have been shorter than the time between two looks at their number.
     pub(crate) had_session: AtomicBool,
+    /// Sessions whose programs have ended, and that have not.
+    pub(crate) endings: endings::Endings,
     /// Sessions that have begun.
     pub(crate) welcomed: AtomicU32,
     pub(crate) handshakes: handshakes::Handshakes,
@@ -243,7 +246,7 @@ pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
 fn serve_device(config: &WorkerConfig, link: &Arc<HostLink>) -> Result<(), WorkerError> {
     let link = Arc::clone(link);
     if config.nvidia {
-        return run_with(config, link, Arc::new(nvidia::device()?));
+        return run_with(config, link, Arc::new(nvidia::device(config.swap)?));
     }
     let welcome = link.welcome().clone();
     let gate = LeaseGate::new(Gate::new(Arc::clone(&link)), Arc::clone(&link));
@@ -306,6 +309,7 @@ fn set_up(
         devices,
         sessions: AtomicU32::new(0),
         had_session: AtomicBool::new(false),
+        endings: endings::Endings::default(),
         welcomed: AtomicU32::new(0),
         handshakes: handshakes::Handshakes::default(),
         submitter,

@@ -6,23 +6,10 @@ use mica_wire::host::message::{ClientMessage, MAP_PIECES, MemorySums, Piece, Pie
 
 use crate::Worker;
 
-const NOTHING: MemorySums = MemorySums {
-    pieces: 0,
-    asked_bytes: 0,
-    away_bytes: 0,
-    pinned_bytes: 0,
-    store_bytes: 0,
-    pool_held_bytes: 0,
-    pool_asked_bytes: 0,
-    pool_given_bytes: 0,
-    pool_largest_free_bytes: 0,
-    pool_pieces: 0,
-};
-
 /// Answers a request for the map: the largest pieces, then sums over all.
 pub(crate) fn answer(worker: &Worker, link: &HostLink, request: u64) {
     let mut pieces = Vec::new();
-    let mut sums = NOTHING;
+    let mut sums = MemorySums::NONE;
     for (held, device) in worker.vgpu.memory_pieces() {
         sums.away_bytes += device.away_bytes;
         sums.pinned_bytes += device.pinned_bytes;

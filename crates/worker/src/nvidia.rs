@@ -24,13 +24,24 @@ impl DeviceSource for NvidiaDevice {
         let gpu: Arc<dyn Gpu> = Arc::clone(&self.0) as _;
         Ok(gpu)
     }
+
+    fn open_at(
+        &self,
+        output: Arc<OutputBuffer>,
+        address_space: (u64, u64),
+    ) -> Result<Arc<dyn Gpu>, WorkerError> {
+        let continued = self.0.continue_in(address_space);
+        continued.map_err(|error| WorkerError::Device(error.to_string()))?;
+        self.open(output)
+    }
 }
 
-/// The one GPU that the environment shows this worker.
+/// The one GPU that the environment shows this worker; `continuable` where programs may be saved, so that another worker can go
+/// on with them.
 ///
 /// # Errors
 /// There is no driver, it cannot share the GPU, or kernels could reach the worker's own memory.
-pub(crate) fn device() -> Result<NvidiaDevice, WorkerError> {
+pub(crate) fn device(continuable: bool) -> Result<NvidiaDevice, WorkerError> {
     program_addresses::reserve();
     let failed = |error: mica_backend_cuda::DriverError| WorkerError::Device(error.to_string());
     // Before the driver is loaded, which may keep what it finds.
@@ -40,6 +51,9 @@ pub(crate) fn device() -> Result<NvidiaDevice, WorkerError> {
     let gpu = CudaGpu::open(driver, 0).map_err(failed)?;
     refuse_host_memory(|attribute| gpu.attribute(attribute))?;
     gpu.hand_on_output(printed);
+    if continuable {
+        gpu.make_continuable();
+    }
     Ok(NvidiaDevice(Arc::new(gpu)))
 }
 

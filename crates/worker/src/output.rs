@@ -1,5 +1,6 @@
 //! What kernels print and what is recorded of them, until the program takes it.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use mica_coverage::CoverageLog;
@@ -10,6 +11,8 @@ use crate::profile;
 
 /// Bytes kept; the oldest go first, as in the driver's own ring.
 const KEPT: usize = 1 << 20;
+/// Counted for a piece beside its bytes, so that there are not many without any.
+const PIECE: usize = 32;
 
 /// The kind of output that is lines for the command which started the program: of a profile, or of its coverage.
 const LINES: u8 = 3;
@@ -19,7 +22,7 @@ const MOST_COVERAGE: usize = 1 << 20;
 #[derive(Debug, Default)]
 struct Held {
     bytes: usize,
-    pieces: Vec<(u8, Vec<u8>)>,
+    pieces: VecDeque<(u8, Vec<u8>)>,
 }
 
 /// Output of one session's kernels.
@@ -71,13 +74,18 @@ impl OutputBuffer {
             pieces,
         } = &mut *guard;
         let bytes = &bytes[bytes.len().saturating_sub(KEPT)..];
-        while *held + bytes.len() > KEPT && !pieces.is_empty() {
-            *held -= pieces.remove(0).1.len();
+        while *held + PIECE + bytes.len() > KEPT
+            && let Some((_, oldest)) = pieces.pop_front()
+        {
+            *held -= PIECE + oldest.len();
         }
         *held += bytes.len();
-        match pieces.last_mut() {
+        match pieces.back_mut() {
             Some((last, text)) if *last == kind => text.extend_from_slice(bytes),
-            _ => pieces.push((kind, bytes.to_vec())),
+            _ => {
+                *held += PIECE;
+                pieces.push_back((kind, bytes.to_vec()));
+            }
         }
         // Shown while the lock is held, so that a take cannot come between.
         if let Some(port) = self.port.get() {
@@ -88,7 +96,7 @@ impl OutputBuffer {
     /// What waits to be taken.
     pub(crate) fn held(&self) -> Vec<(u8, Vec<u8>)> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.pieces.clone()
+        held.pieces.iter().cloned().collect()
     }
 
     /// Takes all of it.
@@ -98,7 +106,7 @@ impl OutputBuffer {
             port.show_output(false);
         }
         guard.bytes = 0;
-        let mut pieces = std::mem::take(&mut guard.pieces);
+        let mut pieces: Vec<_> = std::mem::take(&mut guard.pieces).into();
         drop(guard);
         if self.recorder.waiting() > 0 {
             pieces.push((LINES, profile::lines(&self.recorder)));
@@ -134,5 +142,10 @@ mod tests {
         }
         let held: usize = output.take().iter().map(|(_, bytes)| bytes.len()).sum();
         assert!(held <= KEPT);
+        for _ in 0..KEPT {
+            output.add(0, b"");
+            output.add(1, b"");
+        }
+        assert!(output.take().len() <= KEPT / PIECE);
     }
 }

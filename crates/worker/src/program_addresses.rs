@@ -17,8 +17,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 const PAGE: u64 = 4096;
 /// Systems hand out addresses downwards from a place that differs by at most a tebibyte from process to process: what
-/// lies several below it meets nothing of a program.
-const BELOW_BYTES: usize = 4 << 40;
+/// lies several below it meets nothing of a program. It is the same in all workers, so the driver's own mappings, which come
+/// right below, are too: a worker that goes on with the session of another one has variables of modules where that had them.
+const FLOOR: u64 = 0x7000_0000_0000;
+/// Sizes in which what is left above is taken, and how many of each at most.
+const LEFT_BYTES: [usize; 3] = [1 << 30, 64 << 20, 2 << 20];
+const MOST_LEFT: usize = 64;
 /// End of the addresses that a process can have.
 const TOP: u64 = (1 << 47) - PAGE;
 /// Where position-independent programs and their heaps lie: two thirds up, and at most a tebibyte above that.
@@ -34,27 +38,34 @@ static RESERVED: OnceLock<Reserved> = OnceLock::new();
 pub(crate) fn reserve() {
     RESERVED.get_or_init(|| {
         let mut reserved = Reserved::default();
-        // SAFETY: no address is given, so nothing that exists is replaced; nobody can touch what is mapped.
-        let below = unsafe { mmap_anonymous(std::ptr::null_mut(), BELOW_BYTES, NOBODY, LAZY) };
-        let first = match below {
-            Ok(start) => {
-                let start = start as u64;
-                reserved.add(start..start + BELOW_BYTES as u64);
-                start
-            }
-            Err(error) => {
-                tracing::warn!("device addresses may equal addresses of programs: {error}");
-                TOP
-            }
-        };
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        for gap in gaps(&maps, &[HEAPS, first..TOP]) {
-            if reserve_at(&gap, MapFlags::FIXED_NOREPLACE).is_ok() {
-                reserved.add(gap);
+        for gap in gaps(&maps, &[HEAPS, FLOOR..TOP]) {
+            match reserve_at(&gap, MapFlags::FIXED_NOREPLACE) {
+                Ok(()) => reserved.add(gap),
+                Err(error) => {
+                    tracing::warn!("device addresses may equal addresses of programs: {error}");
+                }
             }
         }
+        LEFT_BYTES.into_iter().for_each(take_left);
         reserved
     });
+}
+
+/// Takes pieces of the room that the stack has been left, where the system would put mappings before it goes below.
+fn take_left(bytes: usize) {
+    for _ in 0..MOST_LEFT {
+        // SAFETY: no address is given, so nothing that exists is replaced; nobody can touch what is mapped.
+        let Ok(start) = (unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, NOBODY, LAZY) })
+        else {
+            return;
+        };
+        if (start as u64) < FLOOR {
+            // SAFETY: mapped above, and nobody knows of it.
+            let _ = unsafe { munmap(start, bytes) };
+            return;
+        }
+    }
 }
 
 /// Maps host memory of a program at the program's own address, if that lies in a reservation and nothing else of the

@@ -40,7 +40,7 @@ for round in 1 2 3; do for m in /mod/*.ko; do insmod $m 2>/dev/null; done; done
 mica-guest serve &
 sleep 1
 echo; echo \"shared-memory devices: $(grep -l 0x1110 /sys/bus/pci/devices/*/device | wc -l)\"
-for p in '/bin/probe 1024' /programs/*; do echo; echo \"== $p\"; timeout -s KILL 900 env -i MICA_PATIENCE=6 $p 2>&1; code=$?; echo; echo \"=> $code\"; done
+for p in '/bin/probe 1024' /programs/*; do echo; echo \"== $p\"; timeout -s KILL 900 env -i CHILD_PATIENCE=6 $p 2>&1; code=$?; echo; echo \"=> $code\"; done
 echo '== end'
 poweroff -f
 ";

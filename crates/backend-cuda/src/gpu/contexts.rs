@@ -40,6 +40,7 @@ impl CudaGpu {
             recording: Mutex::default(),
             framed: Mutex::default(),
             submitted: Submitted::default(),
+            reference: Mutex::default(),
         });
         // The null handle is the stream that blocking streams are ordered against.
         let stream = Stream {
@@ -47,7 +48,14 @@ impl CudaGpu {
             raw: 0,
         };
         let _ = context.default_stream.set(self.streams.add(stream));
-        Ok(ContextId(self.contexts.add(context)))
+        let id = ContextId(self.contexts.add(context));
+        match self.reserve_places() {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                let _ = self.end_context(id);
+                Err(error)
+            }
+        }
     }
 
     pub(super) fn end_context(&self, id: ContextId) -> Result<()> {

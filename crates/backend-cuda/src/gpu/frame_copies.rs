@@ -53,7 +53,8 @@ impl CudaGpu {
         })?;
         let context = Arc::clone(context);
         let raw = raw as Address;
-        Ok(Event { context, raw })
+        let age = Arc::default();
+        Ok(Event { context, raw, age })
     }
 
     fn drain(&self, stream: &Stream) -> Result<()> {

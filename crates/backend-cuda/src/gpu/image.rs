@@ -4,6 +4,8 @@
 //! checked against the bytes there are. It also lists no variables of a module; names that may be
 //! variables are gathered here, and the driver is asked which are.
 
+use std::borrow::Cow;
+
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
 use mica_ptx::DeclarationKind;
@@ -40,16 +42,23 @@ pub(super) fn checked(image: &[u8]) -> Result<Vec<u8>> {
 /// Names that may be variables of the module, on a device of this compute capability (90 for 9.0), and whether the
 /// image says that they are in managed memory.
 pub(super) fn possible_globals(image: &[u8], capability: u32) -> Vec<(String, bool)> {
-    let mut names = if image.starts_with(ELF_MAGIC) {
-        elf_objects(image)
-    } else if word(image, 0) == Some(FATBIN_MAGIC) {
-        fatbin_globals(image, capability)
-    } else {
-        ptx_globals(text_of(image))
+    let code = code_of(image, capability);
+    let mut names = match code.starts_with(ELF_MAGIC) {
+        true => elf_objects(&code),
+        false => ptx_globals(text_of(&code)),
     };
     names.sort();
     names.dedup();
     names
+}
+
+/// Names of functions that an image uses and does not have, on a device of this compute capability: the driver's own.
+pub(super) fn missing_functions(image: &[u8], capability: u32) -> Vec<String> {
+    let code = code_of(image, capability);
+    match code.starts_with(ELF_MAGIC) {
+        true => elf_missing(&code),
+        false => ptx_missing(text_of(&code)),
+    }
 }
 
 fn text_of(image: &[u8]) -> &[u8] {
@@ -61,19 +70,35 @@ fn find(bytes: &[u8], wanted: &[u8]) -> bool {
     bytes.windows(wanted.len()).any(|window| window == wanted)
 }
 
-/// Names in the part of a fatbin that a device of this capability runs.
-fn fatbin_globals(image: &[u8], capability: u32) -> Vec<(String, bool)> {
+/// The cubin or PTX that a device of this capability runs; nothing where a fatbin has none for it.
+fn code_of(image: &[u8], capability: u32) -> Cow<'_, [u8]> {
+    if image.starts_with(ELF_MAGIC) || word(image, 0) != Some(FATBIN_MAGIC) {
+        return Cow::Borrowed(image);
+    }
     let Ok(image) = mica_fatbin::Image::parse(image) else {
-        return Vec::new();
+        return Cow::Owned(Vec::new());
     };
     let chosen = image.select_cubin(capability);
     let chosen = chosen.or_else(|| image.select_ptx(capability));
     let payload = chosen.and_then(|entry| entry.payload(mica_fatbin::DEFAULT_PAYLOAD_LIMIT).ok());
-    match payload {
-        Some(code) if code.starts_with(ELF_MAGIC) => elf_objects(&code),
-        Some(code) => ptx_globals(text_of(&code)),
-        None => Vec::new(),
-    }
+    Cow::Owned(payload.map_or_else(Vec::new, |payload| payload.to_vec()))
+}
+
+/// Names of functions that PTX text declares and does not define.
+fn ptx_missing(text: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(text);
+    let declarations = text.split(".extern").skip(1);
+    let declarations = declarations.filter_map(|rest| rest.split(';').next());
+    let words = |declared: &str| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "_$%.".contains(c);
+        let words = declared.split(|c| !is_part(c)).map(str::to_owned);
+        words.collect::<Vec<String>>()
+    };
+    let functions = declarations.filter(|declared| declared.trim_start().starts_with(".func"));
+    functions
+        .flat_map(words)
+        .filter(|word| !word.is_empty())
+        .collect()
 }
 
 /// Names that PTX text defines in global or constant space.
@@ -134,7 +159,23 @@ fn elf_objects(image: &[u8]) -> Vec<(String, bool)> {
     const OBJECT: u8 = 1;
     /// In a symbol's `st_other`: the variable is in managed memory.
     const MANAGED: u8 = 4;
-    let mut names = Vec::new();
+    let objects = elf_symbols(image).into_iter();
+    let objects = objects.filter(|(symbol, _)| symbol[4] & 0xF == OBJECT);
+    objects
+        .map(|(symbol, name)| (name, symbol[5] & MANAGED != 0))
+        .collect()
+}
+
+/// Names of the symbols of a cubin that are defined in no section of it.
+fn elf_missing(image: &[u8]) -> Vec<String> {
+    let symbols = elf_symbols(image).into_iter();
+    let missing = symbols.filter(|(symbol, name)| symbol[6..8] == [0, 0] && !name.is_empty());
+    missing.map(|(_, name)| name).collect()
+}
+
+/// The symbols of a cubin: entries of its table, and names.
+fn elf_symbols(image: &[u8]) -> Vec<(&[u8], String)> {
+    let mut found = Vec::new();
     let sections = entries(image, 40, 58, 60).unwrap_or_default();
     let span = |at: usize| {
         let start = usize::try_from(long(image, at + 24)?).ok()?;
@@ -151,15 +192,13 @@ fn elf_objects(image: &[u8]) -> Vec<(String, bool)> {
         };
         for symbol in table.chunks_exact(24) {
             let name = word(symbol, 0).and_then(|at| strings.get(at as usize..));
-            if symbol[4] & 0xF == OBJECT
-                && let Some(name) = name
-            {
+            if let Some(name) = name {
                 let name = String::from_utf8_lossy(text_of(name)).into_owned();
-                names.push((name, symbol[5] & MANAGED != 0));
+                found.push((symbol, name));
             }
         }
     }
-    names
+    found
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
@@ -214,6 +253,21 @@ mod tests {
             assert!(names.contains(&(name.to_owned(), is_managed)), "{names:?}");
         }
         assert!(possible_globals(fatbin, 75).is_empty());
+    }
+
+    #[test]
+    fn functions_that_ptx_does_not_define_are_named() {
+        let text = b".version 8.0\n.extern .func (.param .b64 r) malloc\n(\n.param .b64 p\n)\n;\n.extern .global .u32 g;\n\
+            .func own() { ret; }\n.extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);";
+        let names = missing_functions(text, 90);
+        assert!(
+            names.iter().any(|name| name == "malloc") && names.iter().any(|name| name == "vprintf")
+        );
+        assert!(
+            !names.iter().any(|name| name == "own" || name == "g"),
+            "{names:?}"
+        );
+        assert!(missing_functions(PTX, 90).is_empty());
     }
 
     #[test]

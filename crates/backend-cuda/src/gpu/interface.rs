@@ -43,6 +43,38 @@ impl Gpu for CudaGpu {
         true
     }
 
+    fn is_at_rest(&self) -> bool {
+        self.has_no_work()
+    }
+
+    fn address_space(&self) -> Option<(u64, u64)> {
+        self.own_space()
+    }
+
+    fn obstacle_to_saving(&self, context: ContextId) -> Option<String> {
+        self.obstacle(context)
+    }
+
+    fn event_age_ns(&self, event: EventId) -> Result<Option<u64>> {
+        self.age_of(event)
+    }
+
+    fn event_set_age(&self, event: EventId, age_ns: u64) -> Result<()> {
+        self.set_age(event, age_ns)
+    }
+
+    unsafe fn host_register_at(
+        &self,
+        context: ContextId,
+        span: HostSpan,
+        _fd: BorrowedFd<'_>,
+        _fd_offset: u64,
+        address: DevicePtr,
+    ) -> Result<()> {
+        // SAFETY: our contract is the callee's.
+        unsafe { self.register_at(context, span, address) }
+    }
+
     fn context_create(&self) -> Result<ContextId> {
         self.make_context()
     }
@@ -196,6 +228,16 @@ impl Gpu for CudaGpu {
         _options: &ModuleOptions,
     ) -> Result<ModuleId> {
         self.load(context, image)
+    }
+
+    fn module_load_at(
+        &self,
+        context: ContextId,
+        image: &[u8],
+        _options: &ModuleOptions,
+        variables: &[DevicePtr],
+    ) -> Result<ModuleId> {
+        self.load_at(context, image, variables)
     }
 
     fn module_unload(&self, module: ModuleId) -> Result<()> {

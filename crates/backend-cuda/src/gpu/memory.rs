@@ -4,6 +4,7 @@ use mica_cuda_abi::{CuResult, PointerAttribute, host_register_flags};
 use mica_gpu::{Access, ContextId, DevicePtr, FrameId, HostSpan, Result};
 
 use super::known_ranges;
+use super::places::Places;
 use super::{Address, Context, CudaGpu, Frame, frame_kind, invalid, lock, stale};
 use crate::driver::{AccessDescriptor, Raw, answer};
 
@@ -212,11 +213,17 @@ impl CudaGpu {
     }
 
     pub(super) fn reserve(&self, bytes: u64, align: u64) -> Result<DevicePtr> {
-        self.reserve_near(bytes, align, 0)
+        match self
+            .with_places(|places| places.take(bytes, align))
+            .flatten()
+        {
+            Some(at) => Ok(DevicePtr(at)),
+            None => self.reserve_near(bytes, align, 0),
+        }
     }
 
     /// With an address that the driver takes as a hint; 0 for none.
-    fn reserve_near(&self, bytes: u64, align: u64, hint: u64) -> Result<DevicePtr> {
+    pub(super) fn reserve_near(&self, bytes: u64, align: u64, hint: u64) -> Result<DevicePtr> {
         let mut address = 0;
         // SAFETY: writes one address.
         self.without_context("cuMemAddressReserve", || unsafe {
@@ -227,21 +234,43 @@ impl CudaGpu {
     }
 
     pub(super) fn reserve_at(&self, wanted: DevicePtr, bytes: u64) -> Result<()> {
+        let taken = || {
+            let what = format!(
+                "{bytes} bytes of address space at {:#x} are not free",
+                wanted.0
+            );
+            mica_gpu::GpuError::new(CuResult::OutOfMemory, what)
+        };
+        let take = |places: &mut Places| {
+            let is_inside = places.contains(wanted.0);
+            is_inside.then(|| places.take_at(wanted.0, bytes))
+        };
+        match self.with_places(take).flatten() {
+            Some(true) => return Ok(()),
+            Some(false) => return Err(taken()),
+            None => {}
+        }
         let given = self.reserve_near(bytes, 0, wanted.0)?;
         if given == wanted {
             return Ok(());
         }
         self.unreserve(given, bytes)?;
-        Err(mica_gpu::GpuError::new(
-            CuResult::OutOfMemory,
-            format!(
-                "{bytes} bytes of address space at {:#x} are not free",
-                wanted.0
-            ),
-        ))
+        Err(taken())
     }
 
     pub(super) fn unreserve(&self, address: DevicePtr, bytes: u64) -> Result<()> {
+        let give = |places: &mut Places| {
+            let is_inside = places.contains(address.0);
+            is_inside.then(|| places.give(address.0, bytes))
+        };
+        if self.with_places(give).flatten().is_some() {
+            return Ok(());
+        }
+        self.free_reserved(address, bytes)
+    }
+
+    /// Gives address space back to the driver.
+    pub(super) fn free_reserved(&self, address: DevicePtr, bytes: u64) -> Result<()> {
         // SAFETY: the driver checks the range.
         self.without_context("cuMemAddressFree", || unsafe {
             (self.driver.functions.address_free)(address.0, bytes as usize)

@@ -19,8 +19,10 @@ mod known_ranges;
 mod last_launch;
 mod memory;
 mod modules;
+mod places;
 mod record;
 mod releases;
+mod saved;
 mod shared;
 mod streams;
 mod tensor_maps;
@@ -30,6 +32,7 @@ mod written_words;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, MemAllocationProp, MemLocation};
 use mica_gpu::profile::Recorder;
@@ -42,8 +45,10 @@ use crate::printed::{Printed, PrintedSink};
 use graphs::{Graph, Template};
 use handles::Handles;
 use modules::Module;
+use places::Places;
 use record::ContextRecording;
 use releases::{IdleEvents, Releases};
+use saved::{Age, Reference};
 use written_words::Submitted;
 
 /// One NVIDIA GPU.
@@ -69,6 +74,10 @@ pub struct CudaGpu {
     /// Who is told what the GPU did.
     recorder: OnceLock<Arc<Recorder>>,
     handle_types: u32,
+    /// Where memory is reserved, if another process may continue this device.
+    places: OnceLock<Mutex<Places>>,
+    /// When this process went on with another one's device.
+    continued: OnceLock<Instant>,
 }
 
 /// A driver's pointer, as a number: the driver says from which threads it may be used, which is all.
@@ -89,6 +98,7 @@ struct Context {
     /// Allocations that are mapped frames, by address.
     framed: Mutex<HashMap<u64, Frame>>,
     submitted: Submitted,
+    reference: Reference,
 }
 
 #[derive(Clone, Debug)]
@@ -101,6 +111,8 @@ struct Stream {
 struct Event {
     context: Arc<Context>,
     raw: Address,
+    /// When it was reached, as far as the driver does not know it.
+    age: Arc<Age>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +178,8 @@ impl CudaGpu {
             releases,
             printed: OnceLock::new(),
             recorder: OnceLock::new(),
+            places: OnceLock::new(),
+            continued: OnceLock::new(),
         })
     }
 

@@ -13,6 +13,7 @@ use mica_gpu::{
 
 use super::known_ranges;
 use super::last_launch::LaunchEnds;
+use super::saved::stateful;
 use super::{Address, Context, CudaGpu, image, invalid, stale};
 use crate::driver::{Raw, answer};
 
@@ -32,6 +33,8 @@ pub(super) struct Module {
     /// Names that may be variables, and whether the image says that they are managed.
     names: Vec<(String, bool)>,
     info: OnceLock<ModuleInfo>,
+    /// What its kernels keep in the driver alone, in words.
+    pub(super) stateful: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -60,6 +63,10 @@ impl CudaGpu {
             kernels,
             names: image::possible_globals(image, major * 10 + minor),
             info: OnceLock::new(),
+            stateful: match self.own_space() {
+                Some(_) => stateful(&image::missing_functions(image, major * 10 + minor)),
+                None => None,
+            },
         });
         match module {
             Ok(module) => {

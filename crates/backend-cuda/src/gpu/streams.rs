@@ -9,6 +9,7 @@ use mica_gpu::{
     ContextId, EventFlags, EventId, HostCallback, Result, StreamFlags, StreamId, ValueWait,
 };
 
+use super::saved::Age;
 use super::{Address, Context, CudaGpu, Event, Stream, lock, stale};
 use crate::driver::Raw;
 
@@ -158,7 +159,8 @@ impl CudaGpu {
             (self.driver.functions.event_create)(&mut raw, flags)
         })?;
         let raw = raw as Address;
-        Ok(EventId(self.events.add(Event { context, raw })))
+        let age = Arc::default();
+        Ok(EventId(self.events.add(Event { context, raw, age })))
     }
 
     pub(super) fn end_event(&self, id: EventId) -> Result<()> {
@@ -190,6 +192,7 @@ impl CudaGpu {
 
     pub(super) fn record(&self, event: EventId, stream: StreamId) -> Result<()> {
         let (event, stream) = (self.event(event)?, self.stream(stream)?);
+        event.age.recorded();
         // SAFETY: the driver's own handles.
         self.call(&stream.context, "cuEventRecord", || unsafe {
             (self.driver.functions.event_record)(event.raw as Raw, stream.raw as Raw)
@@ -204,7 +207,7 @@ impl CudaGpu {
             let elapsed = self.driver.functions.event_elapsed;
             elapsed(&mut milliseconds, start.raw as Raw, end.raw as Raw)
         })?;
-        Ok(milliseconds)
+        Ok(Age::milliseconds(&start.age, &end.age, milliseconds))
     }
 }
 

@@ -98,7 +98,7 @@ impl CudaGpu {
             Some(false) => functions.texture_destroy,
             None => {
                 return Err(invalid(format!(
-                    "{handle:#x} is no texture of this context"
+                    "{handle:#x} is not a texture of this context"
                 )));
             }
         };

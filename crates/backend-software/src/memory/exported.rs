@@ -44,7 +44,7 @@ impl DeviceMemory {
             ..
         } = &mut *guard;
         let live = live.get_mut(&base).filter(|live| live.owner == Some(owner));
-        let gone = || invalid_value(format!("{base:#x} is no allocation of this context"));
+        let gone = || invalid_value(format!("{base:#x} is not an allocation of this context"));
         let live = live.ok_or_else(gone)?;
         let (mapped, reserved) = match live.kind {
             Kind::Large { mapped, reserved }
@@ -124,7 +124,7 @@ impl DeviceMemory {
         let size = rustix::fs::fstat(&file).map_err(failed)?.st_size as u64;
         if bytes == 0 || !bytes.is_multiple_of(FRAME) || size < bytes {
             return Err(invalid_value(format!(
-                "{bytes} bytes of a file of {size} are no frame"
+                "{bytes} bytes of a file of {size} are not a frame"
             )));
         }
         let mut books = self.books();

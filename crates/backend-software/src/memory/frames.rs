@@ -33,7 +33,7 @@ impl DeviceMemory {
         }
         if align != 0 && !align.is_power_of_two() {
             return Err(invalid_value(format!(
-                "alignment {align} is no power of two"
+                "alignment {align} is not a power of two"
             )));
         }
         let mut books = self.books();

@@ -14,6 +14,23 @@ use super::{DeviceMemory, Kind, Live};
 use crate::arena::PAGE;
 use crate::error::{invalid_value, out_of_memory, system};
 
+/// Whether whole pages of host memory can appear in the arena too; `offset` is where they lie in a file that is given.
+fn check_pages(host: u64, (first, mapped): (u64, u64), offset: Option<u64>) -> Result<()> {
+    match offset {
+        Some(offset) if offset % PAGE != host - first => Err(invalid_value(format!(
+            "host address {host:#x} and file offset {offset:#x} differ within their page"
+        ))),
+        None if !is_one_shared_mapping(first, mapped) => Err(GpuError::new(
+            CuResult::NotSupported,
+            format!(
+                "{host:#x} is private host memory, which cannot appear in the device's address \
+                 space; register shared memory, or pass the file behind it"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 impl DeviceMemory {
     /// Makes host memory visible in the arena, at an address if one is wanted.
     ///
@@ -36,22 +53,7 @@ impl DeviceMemory {
         };
         let mapped = end.next_multiple_of(PAGE) - first;
         let inside = host - first;
-        if let Some((_, offset)) = file
-            && offset % PAGE != inside
-        {
-            return Err(invalid_value(format!(
-                "host address {host:#x} and file offset {offset:#x} differ within their page"
-            )));
-        }
-        if file.is_none() && !is_one_shared_mapping(first, mapped) {
-            return Err(GpuError::new(
-                CuResult::NotSupported,
-                format!(
-                    "{host:#x} is private host memory, which cannot appear in the device's address \
-                     space; register shared memory, or pass the file behind it"
-                ),
-            ));
-        }
+        check_pages(host, (first, mapped), file.map(|(_, offset)| offset))?;
         let mut books = self.books();
         let taken = match wanted {
             None => books.space.take_next(mapped, PAGE),

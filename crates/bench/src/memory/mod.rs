@@ -1,10 +1,11 @@
 //! `mica bench memory`: memory that leaves the GPU and returns, against bare copies and memory that stays, from one run.
 //!
-//! `moves` measures the mechanism on a device in this process; `tenants` measures whole programs under a daemon.
+//! `moves` measures the mechanism on a device in this process; `traces` asks a device for what was recorded of PyTorch's allocator; `tenants` measures whole programs under a daemon.
 
 mod device;
 mod moves;
 mod tenants;
+mod traces;
 
 use anyhow::{Result, bail};
 use mica_backend_cuda::CudaDriver;
@@ -117,6 +118,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         if wanted(name) {
             part(&scale, &mut report)?;
         }
+    }
+    if wanted("traces") {
+        traces::traces(&scale, &mut report)?;
     }
     if wanted("tenants") {
         tenants::run(&scale, &mut report)?;

@@ -12,6 +12,8 @@ pub(super) enum Kind {
     Attention,
     /// The gradients of queries, keys and values.
     Gradients,
+    /// 3 × 3 elements, a zero around the images.
+    Conv,
     Gelu,
     Softmax,
     Norm,
@@ -34,7 +36,8 @@ pub(super) struct Case {
     pub(super) kind: Kind,
     /// `f32`, `tf32`, `f16`, `bf16` or `i8`.
     pub(super) dtype: &'static str,
-    /// A product: matrices of the stack, m, n, k. Attention: batch, heads, rows, size. Else the tensor's.
+    /// A product: matrices of the stack, m, n, k. Attention: batch, heads, rows, size. A convolution: images, channels, height
+    /// and width, outputs. Else the tensor's.
     pub(super) shape: Vec<usize>,
     pub(super) causal: bool,
     /// Which of PyTorch's attention kernels.
@@ -53,6 +56,7 @@ impl Case {
             Kind::Library => "cuBLASLt",
             Kind::Attention => "attention",
             Kind::Gradients => "attention gradients",
+            Kind::Conv => "convolution 3×3",
             Kind::Gelu => "GELU",
             Kind::Softmax => "softmax",
             Kind::Norm => "layer norm",
@@ -116,6 +120,7 @@ impl Case {
                 let seen = if self.causal { 0.5 } else { 1.0 };
                 2.0 * products * product * self.shape[2] as f64 * seen
             }
+            Kind::Conv => 2.0 * 9.0 * product * self.shape[2] as f64,
             _ => 2.0 * product * if self.dtype == "f32" { 4.0 } else { 2.0 },
         }
     }
@@ -123,9 +128,8 @@ impl Case {
     /// Unit of the rate and what it divides by.
     pub(super) fn unit(&self) -> (&'static str, f64) {
         match (self.kind, self.on) {
-            (Kind::Gemm | Kind::Library | Kind::Attention | Kind::Gradients, "card") => {
-                ("TFLOP/s", 1e12)
-            }
+            (Kind::Gelu | Kind::Softmax | Kind::Norm, "card") => ("GB/s", 1e9),
+            (_, "card") => ("TFLOP/s", 1e12),
             (Kind::Gemm | Kind::Attention, _) => ("GFLOP/s", 1e9),
             _ => ("GB/s", 1e9),
         }
@@ -149,6 +153,10 @@ pub(super) fn on_card() -> Vec<Case> {
         Case::new(Softmax, "f16", &[65536, 4096], Rate(3600.0)),
         Case::new(Norm, "f16", &[65536, 4096], Rate(3600.0)),
     ];
+    for shape in [[64, 256, 56, 256], [64, 512, 28, 512], [64, 64, 56, 64]] {
+        let goal = if shape[1] == 256 { Part(0.7) } else { None };
+        cases.push(Case::new(Kind::Conv, "f16", &shape, goal));
+    }
     for dtype in ["bf16", "f16", "tf32", "f32", "i8"] {
         cases.push(Case::new(
             Kind::Library,

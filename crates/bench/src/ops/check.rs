@@ -1,7 +1,7 @@
 //! Whether every kernel that could be chosen computes the product, and attention what it should.
 
 use anyhow::{Result, ensure};
-use mica_ops::{Attention, DType, Gemm, Ops, Precision};
+use mica_ops::{Attention, Conv, DType, Gemm, Ops, Precision};
 
 use crate::report::Line;
 
@@ -129,4 +129,90 @@ pub(super) fn attention(ops: &Ops) -> Result<Line> {
         goal: "all".into(),
         reached: Some(true),
     })
+}
+
+/// Compares convolutions with f64: odd sizes, steps, distances and channels that leave parts of blocks and steps.
+pub(super) fn convolutions(ops: &Ops) -> Result<Line> {
+    let plain = Conv::default();
+    let wide = Conv {
+        stride: [1, 2],
+        padding: [2, 4],
+        dilation: [2, 2],
+        ..plain
+    };
+    let near = Conv {
+        padding: [1, 1],
+        ..plain
+    };
+    let cases = [
+        ([2, 64, 8, 8], [64, 64, 1, 1], plain),
+        ([3, 72, 13, 11], [40, 72, 3, 3], near),
+        ([2, 24, 15, 13], [136, 24, 3, 5], wide),
+    ];
+    for (dtype, tolerance) in [
+        (DType::F32, 1e-5),
+        (DType::F16, 2e-3),
+        (DType::BF16, 1.6e-2),
+    ] {
+        for (image, weight, spec) in &cases {
+            convolution(ops, dtype, tolerance, *image, *weight, spec)?;
+        }
+    }
+    Ok(Line {
+        what: "convolutions and gradients of images agree with f64".into(),
+        native: "-".into(),
+        mica: format!("{} in 3 types", cases.len()),
+        goal: "all".into(),
+        reached: Some(true),
+    })
+}
+
+fn convolution(
+    ops: &Ops,
+    dtype: DType,
+    tolerance: f64,
+    image: [usize; 4],
+    weight: [usize; 4],
+    spec: &Conv,
+) -> Result<()> {
+    let ([_, c, h, w], [outputs, _, kh, kw]) = (image, weight);
+    let x = ops.uniform(&image, dtype, (5, 1), (-1.0, 1.0))?;
+    let weights = ops.uniform(&weight, dtype, (5, 2), (-1.0, 1.0))?;
+    let y = ops.conv(&x, &weights, spec)?;
+    let shape = y.shape().to_vec();
+    let dy = ops.uniform(&shape, dtype, (5, 3), (-1.0, 1.0))?;
+    let dx = ops.conv_backward_data(&image, &weights, &dy, spec)?;
+    let (dy, dx) = (ops.values(&dy)?, ops.values(&dx)?);
+    let mut dx_wanted = vec![0.0; dx.len()];
+    let (got, x, weights) = (ops.values(&y)?, ops.values(&x)?, ops.values(&weights)?);
+    let (oh, ow) = (shape[2], shape[3]);
+    for (at, got) in got.iter().enumerate() {
+        let (px, py) = (at % ow, at / ow % oh);
+        let (k, n) = (at / ow / oh % outputs, at / ow / oh / outputs);
+        let mut want = 0.0;
+        for element in 0..c * kh * kw {
+            let (kx, ky, channel) = (element % kw, element / kw % kh, element / kw / kh);
+            let row = (py * spec.stride[0] + ky * spec.dilation[0]).wrapping_sub(spec.padding[0]);
+            let col = (px * spec.stride[1] + kx * spec.dilation[1]).wrapping_sub(spec.padding[1]);
+            if row < h && col < w {
+                let pixel = ((n * c + channel) * h + row) * w + col;
+                let weight = f64::from(weights[k * c * kh * kw + element]);
+                want += f64::from(x[pixel]) * weight;
+                dx_wanted[pixel] += f64::from(dy[at]) * weight;
+            }
+        }
+        // A long sum is rounded relative to its size.
+        ensure!(
+            (f64::from(*got) - want).abs() <= tolerance * want.abs().max(1.0),
+            "convolution {dtype} of {image:?} with {weight:?}: element {at} is {got}, the reference {want}"
+        );
+    }
+    for (at, (got, want)) in dx.iter().zip(&dx_wanted).enumerate() {
+        // Where a matrix of windows is made, its elements are rounded before they are added up.
+        ensure!(
+            (f64::from(*got) - want).abs() <= 4.0 * tolerance * want.abs().max(1.0),
+            "gradient of a convolution {dtype} of {image:?} with {weight:?}: element {at} is {got}, the reference {want}"
+        );
+    }
+    Ok(())
 }

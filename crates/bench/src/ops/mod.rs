@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use mica::{Device, Vgpu};
-use mica_ops::{Activation, Attention, DType, Gemm, Norm, Ops, Precision, Tensor};
+use mica_ops::{Activation, Attention, Conv, DType, Gemm, Norm, Ops, Precision, Tensor};
 
 use self::cases::{Case, Goal, Kind};
 use super::report::{Line, Report};
@@ -44,6 +44,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         report.add(check::kernels(&ops)?);
         report.add(check::attention(&ops)?);
         report.add(gradients::check(&ops)?);
+        report.add(check::convolutions(&ops)?);
     }
     if !info.is_software() && choice::NAME.contains(&only) {
         report.add(choice::measure(&ops)?);
@@ -126,6 +127,18 @@ fn measure(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
                 ops.attention_backward_of(&q, &k, &v, &spec, &attended, &dy)
                     .map(drop)
             })
+        }
+        Kind::Conv => {
+            let [images, channels, size, outputs] = [0, 1, 2, 3].map(|axis| shape[axis]);
+            let x = random(&[images, size, size, channels], 1)?;
+            // In memory order NHWC, as the rival has them.
+            let x = x.swap(2, 3)?.swap(1, 2)?;
+            let weights = random(&[outputs, channels, 3, 3], 2)?;
+            let spec = Conv {
+                padding: [1, 1],
+                ..Conv::default()
+            };
+            timed(ops, seconds, || ops.conv(&x, &weights, &spec).map(drop))
         }
         Kind::Gelu => {
             let x = random(shape, 1)?;

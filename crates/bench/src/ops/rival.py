@@ -105,6 +105,12 @@ def on_card(c):
             with sdpa_kernel(back):
                 torch.nn.functional.scaled_dot_product_attention(x, y, z, is_causal=c["causal"])
         return run
+    if c["kind"] == "conv":
+        n, channels, size, outputs = s
+        torch.backends.cudnn.benchmark = True
+        x = make(n, channels, size, size).to(memory_format=torch.channels_last)
+        w = make(outputs, channels, 3, 3).to(memory_format=torch.channels_last)
+        return lambda: torch.nn.functional.conv2d(x, w, padding=1)
     x = make(*s)
     if c["kind"] == "gelu":
         return lambda: torch.nn.functional.gelu(x)

@@ -11,7 +11,7 @@ use crate::args::NameArgs;
 use crate::control::connect;
 use mica_command::output::{terminal_columns, wrap};
 use mica_command::refusal::explain;
-use mica_command::share::share_words;
+use mica_command::share::{share_words, short_of_processors};
 use mica_command::size::show_bytes;
 use mica_command::users::user_name;
 use mica_command::when::date_and_time;
@@ -180,7 +180,11 @@ impl Card {
 
     fn sharing(&mut self, vgpu: &VgpuInfo) {
         let uses = vgpu.share_measured_percent;
-        self.line("share", &format!("{}, uses {uses:.1} %", share_words(vgpu)));
+        let left = short_of_processors(vgpu).map_or_else(String::new, |percent| {
+            format!(" (busy machine: the GPU has processors {percent:.0} % of the time)")
+        });
+        let share = share_words(vgpu);
+        self.line("share", &format!("{share}, uses {uses:.1} %{left}"));
         self.line("sharing", mechanism_words(&vgpu.mechanism));
         self.line("priority", &word(&vgpu.priority));
         let waited = vgpu.throttled_seconds;

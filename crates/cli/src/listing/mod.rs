@@ -16,7 +16,7 @@ use crate::control::connect;
 pub(crate) use mica_command::output::print_json;
 use mica_command::output::{hanging, terminal_columns};
 use mica_command::refusal::explain;
-use mica_command::share::share_words;
+use mica_command::share::{busy_host_words, share_words, short_of_processors};
 use mica_command::size::show_bytes;
 use mica_command::table::{Paint, Table};
 
@@ -183,6 +183,10 @@ pub(crate) fn stats(args: &StatsArgs) -> Result<()> {
         return print_json(&stats);
     }
     print_vgpus(&stats.vgpus, &use_table(&stats.vgpus));
+    if let Some(percent) = stats.vgpus.iter().find_map(short_of_processors) {
+        let words = hanging(&busy_host_words(percent), 0, terminal_columns());
+        outln!("{}", Paint::stdout().warn(&words));
+    }
     for vgpu in &stats.vgpus {
         if let Some(line) = trouble(vgpu) {
             outln!("{}", Paint::stdout().warn(&line));

@@ -68,7 +68,7 @@ fn what_was_measured_is_listed_and_charged() {
     let csv = home.ok("report --by vgpu --csv");
     let row = csv.lines().nth(1).unwrap();
     assert!(
-        row.starts_with("a,") && row.split(',').count() == 13,
+        row.starts_with("a,") && row.split(',').count() == 14,
         "{csv}"
     );
     let json = home.ok("report --month --json");

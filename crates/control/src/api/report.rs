@@ -239,6 +239,10 @@ pub struct VgpuInfo {
     pub share_reserved: bool,
     /// Percent of the GPU's time it had over the last seconds.
     pub share_measured_percent: f64,
+    /// Percent of the time of the software GPU's turns over the last seconds in which the host gave it processors: other
+    /// programs had them for the rest, and a share is a part of what was left. Absent where nothing is divided by turns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processors_percent: Option<f64>,
     /// Whether it may never exceed its share.
     pub cap: bool,
     /// Urgency.

@@ -12,6 +12,7 @@ mod turns;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -60,6 +61,9 @@ pub(crate) struct GpuThread {
     wake: OwnedFd,
     /// Who had the GPU when.
     pub(crate) turns: TurnLog,
+    /// For how long leases were held and, of that, used ([`Arbiter::lease_use_ns`]).
+    held_ns: AtomicU64,
+    used_ns: AtomicU64,
 }
 
 impl GpuThread {
@@ -73,6 +77,8 @@ impl GpuThread {
             inbox: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             turns: TurnLog::default(),
+            held_ns: AtomicU64::new(0),
+            used_ns: AtomicU64::new(0),
         });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(
@@ -105,6 +111,11 @@ impl GpuThread {
             .name(name.into())
             .spawn(move || inside.run())?;
         Ok(outside)
+    }
+
+    /// For how long leases were held, and used of that, so far.
+    pub(crate) fn lease_use_ns(&self) -> (u64, u64) {
+        (self.held_ns.load(Relaxed), self.used_ns.load(Relaxed))
     }
 
     /// Hands over news; never waits.
@@ -327,6 +338,9 @@ impl ThreadState {
                 .store(self.arbiter.tenant_charged_ns(tenant.id), Relaxed);
             tenant.leases.store(self.arbiter.is_leasing(), Relaxed);
         }
+        let (held_ns, used_ns) = self.arbiter.lease_use_ns();
+        self.outside.held_ns.store(held_ns, Relaxed);
+        self.outside.used_ns.store(used_ns, Relaxed);
         self.suspend();
         if self.has_slices {
             self.apply_slices(now);

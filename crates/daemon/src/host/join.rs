@@ -90,7 +90,8 @@ pub(super) fn join(
     super::roles::check(&registry, vgpu, role, hello.pid)?;
     if role == Role::Program {
         drop(registry);
-        let session = daemon.open_session(&name, hello.pid, hello.uid)?;
+        let waits_for = hello.introduction.client_id;
+        let session = daemon.open_session(&name, hello.pid, hello.uid, waits_for)?;
         let vgpu = name;
         return Ok(Joined::Program { vgpu, session });
     }

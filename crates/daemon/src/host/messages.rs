@@ -144,9 +144,9 @@ impl HostServer {
                 request,
                 session,
                 why,
-            } => daemon.snapshots.told(client, request, session, why.into()),
+            } => daemon.worker_saved(client, request, session, why.into()),
             ClientMessage::Restored { request, why } => {
-                daemon.snapshots.told(client, request, 0, why.into());
+                let _ = daemon.snapshots.told(client, request, 0, why.into());
             }
             ClientMessage::LendFile { name } => return self.lend(reply, client, name, fds),
             ClientMessage::Profiled { row } => daemon.worker_profiled(client, row),

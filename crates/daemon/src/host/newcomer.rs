@@ -154,11 +154,10 @@ impl<'a> Newcomer<'a> {
             (vgpu.host_ledger).open(self.entry, self.governed.page.clone());
             // A worker from before a restart has no slot.
             let slot = self.place.slot.unwrap_or(id);
-            let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(None));
+            let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(self.serves));
             worker.client = Some(id);
             if hello.resumes {
-                // The earlier daemon ended before it could say that the worker ends.
-                vgpu.parked = None;
+                vgpu.worker_returned((hello.pid, self.entry.start));
             }
         }
         let limits = GroupLimits::of(vgpu, self.place.on_card, region_bytes);

@@ -32,8 +32,20 @@ pub(super) fn check(
             Refusal::Permission,
             format!("process {pid} is not a worker that the daemon started for {name}"),
         )),
+        // It ends, and the snapshot can be restored again.
+        (Role::Worker, Mode::Isolated) if is_left_over(vgpu, pid) => Err((
+            Refusal::Permission,
+            format!(
+                "worker {pid} restored {name} for an earlier daemon, which ended before the program could go on"
+            ),
+        )),
         _ => Ok(()),
     }
+}
+
+/// Whether a worker of an earlier daemon has a session that was not let go on.
+fn is_left_over(vgpu: &Vgpu, pid: u32) -> bool {
+    vgpu.slot_of_worker(pid).is_none() && vgpu.is_left_over((pid, start_time(pid).unwrap_or(0)))
 }
 
 /// Whether a process is a worker that this daemon started, or that an earlier one knew.

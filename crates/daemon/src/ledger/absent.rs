@@ -51,6 +51,13 @@ impl Ledger {
         entries.any(|entry| (entry.role, entry.pid, entry.start) == (role, pid, start))
     }
 
+    /// Whether a worker is expected back that lives.
+    pub(crate) fn expects_living_worker(&self) -> bool {
+        let role = mica_wire::host::message::Role::Worker as u32;
+        let mut workers = self.absent.values().filter(|a| a.entry.role == role);
+        workers.any(|absent| absent.process.alive())
+    }
+
     /// Forgets expected processes that have died; returns whether any had.
     pub(crate) fn bury(&mut self) -> bool {
         let before = self.absent.len();

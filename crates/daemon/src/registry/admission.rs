@@ -46,7 +46,7 @@ impl Registry {
     /// Memory that one more virtual GPU can have on a GPU of this size, and the other rule that bounds it, if one does.
     fn unreserved(&self, gpu: usize, total_bytes: u64, swap: bool) -> (u64, Option<String>) {
         let limits = |swappable: bool| {
-            let here = self.vgpus.values().filter(move |v| v.gpu == gpu);
+            let here = self.vgpus.values().filter(move |v| v.has_place_on(gpu));
             let such = here.filter(move |v| v.is_swappable() == swappable);
             such.map(|v| v.ledger.limit_bytes())
         };
@@ -86,7 +86,7 @@ impl Registry {
             .iter()
             .enumerate()
             .map(|(index, gpu)| {
-                let here = || self.vgpus.values().filter(|v| v.gpu == index);
+                let here = || self.vgpus.values().filter(|v| v.has_place_on(index));
                 let kept = match gpu.facts.kind {
                     GpuKind::Nvidia => sharing.reserve_bytes,
                     GpuKind::Software => 0,

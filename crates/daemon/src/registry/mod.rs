@@ -34,6 +34,7 @@ use crate::gpu_thread::{Change, GpuThread};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::placement::error;
+use crate::processors::Processors;
 use crate::profiles::{Profiled, ToldProfile};
 use crate::swap::{Moved, Turns};
 use crate::tenant::{Entitlement, Governed, Tenant};
@@ -58,6 +59,7 @@ pub(crate) struct Gpu {
     /// The killed worker on it that does not end. Until it does, the GPU takes no new programs.
     pub(crate) hung: Option<String>,
     pub(crate) charged_percent: f64,
+    pub(crate) processors: Processors,
     /// Processes that use it and belong to no virtual GPU, with the memory they hold.
     pub(crate) outsiders: Vec<(u32, u64)>,
 }
@@ -230,8 +232,10 @@ pub(crate) struct Vgpu {
     pub(crate) parked: Option<crate::snapshots::Parked>,
     /// It is being saved or restored.
     pub(crate) is_moving: bool,
-    /// The program whose session was restored, until it has asked for the way to its worker: process number and start time.
-    pub(crate) returning: Option<(u32, u64)>,
+    /// The session that was restored, until its program has asked for the way to its worker.
+    pub(crate) returning: Option<crate::snapshots::Returning>,
+    /// Another GPU on which it has a place: it is on its way there, or from there.
+    pub(crate) other_place: Option<usize>,
     /// Its turns on the card, if it is swappable.
     pub(crate) turns: Turns,
     pub(crate) profiled: Profiled,

@@ -1,6 +1,6 @@
 //! The first words with a daemon: a process introduces itself and is let in or refused.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
@@ -22,13 +22,12 @@ pub(super) type Greeting = (HostSocket, Frame, Vec<OwnedFd>);
 /// A connection to a daemon that has let this process in.
 pub(super) type Admission = (HostSocket, Welcome, Vec<OwnedFd>);
 
-/// Connects and introduces this process; with a page, as a process that an earlier daemon knew.
-pub(super) fn hello(
-    environment: &Environment,
-    role: Role,
-    resume: Option<(&SharedPage, u64)>,
-) -> Result<Admission, LinkError> {
-    let (socket, answer, fds) = greet(environment, role, resume)?;
+/// Connects and introduces this process as one that was not known before.
+pub(super) fn hello(environment: &Environment, role: Role) -> Result<Admission, LinkError> {
+    admitted(greet(environment, role, None)?)
+}
+
+fn admitted((socket, answer, fds): Greeting) -> Result<Admission, LinkError> {
     match answer.read() {
         Ok(DaemonMessage::Refused { reason, text }) => Err(match reason {
             Refusal::Parked => LinkError::Parked(text.into()),
@@ -45,14 +44,39 @@ pub(super) fn hello(
 
 /// Joins as a process that wants nothing but the connection.
 pub(crate) fn hello_as(environment: &Environment, role: Role) -> Result<HostSocket, LinkError> {
-    hello(environment, role, None).map(|(socket, ..)| socket)
+    hello(environment, role).map(|(socket, ..)| socket)
 }
 
-/// The same, whatever the daemon answers.
+/// Connects and introduces this process, whatever the daemon answers; with a page, as a process that an earlier daemon knew.
 pub(super) fn greet(
     environment: &Environment,
     role: Role,
     resume: Option<(&SharedPage, u64)>,
+) -> Result<Greeting, LinkError> {
+    let Some((page, client_id)) = resume else {
+        return say(
+            environment,
+            &ClientMessage::hello(role, environment.token),
+            &[],
+        );
+    };
+    let introduction = Introduction {
+        role,
+        version: PROTOCOL_VERSION,
+        claimed_bytes: page.commands.granted_bytes.load(Acquire),
+        client_id,
+        token: environment.token,
+    };
+    let file = page.file().map_err(LinkError::Page)?;
+    let hello = ClientMessage::Hello { introduction };
+    say(environment, &hello, &[file.as_fd()])
+}
+
+/// Connects, says hello and waits for what the daemon says to it.
+fn say(
+    environment: &Environment,
+    hello: &ClientMessage,
+    fds: &[BorrowedFd<'_>],
 ) -> Result<Greeting, LinkError> {
     let connect = |source| LinkError::Connect {
         path: environment.socket.clone(),
@@ -61,21 +85,7 @@ pub(super) fn greet(
     let socket = HostSocket::connect(&environment.socket).map_err(connect)?;
     // The reader looks now and then whether its descriptor is still its own: a program that closes it does not wake the reader.
     let _ = set_socket_timeout(&socket, Timeout::Recv, Some(LOOK_EVERY));
-    match resume {
-        Some((page, client_id)) => {
-            let introduction = Introduction {
-                role,
-                version: PROTOCOL_VERSION,
-                claimed_bytes: page.commands.granted_bytes.load(Acquire),
-                client_id,
-                token: environment.token,
-            };
-            let file = page.file().map_err(LinkError::Page)?;
-            socket.send(&ClientMessage::Hello { introduction }, &[file.as_fd()])
-        }
-        None => socket.send(&ClientMessage::hello(role, environment.token), &[]),
-    }
-    .map_err(connect)?;
+    socket.send(hello, fds).map_err(connect)?;
     let (answer, fds) = first_answer(&socket).map_err(connect)?;
     Ok((socket, answer, fds))
 }
@@ -93,9 +103,20 @@ fn first_answer(socket: &HostSocket) -> Result<(Frame, Vec<OwnedFd>), SocketErro
 /// Connects as a program that wants a session with its virtual GPU's worker; the descriptor is the
 /// session's socket.
 pub fn open_session(environment: &Environment) -> Result<(Welcome, OwnedFd), LinkError> {
-    let (_socket, welcome, fds) = hello(environment, Role::Program, None)?;
+    let (_socket, welcome, fds) = hello(environment, Role::Program)?;
     match fds.into_iter().next() {
         Some(session) => Ok((welcome, session)),
         None => Err(LinkError::NoDescriptor),
     }
+}
+
+/// As [`open_session`], for a program whose session of this number is in a snapshot: the socket leads to the worker that goes
+/// on with it.
+pub(crate) fn reopen_session(
+    environment: &Environment,
+    session: u64,
+) -> Result<OwnedFd, LinkError> {
+    let hello = ClientMessage::hello_for_session(environment.token, session);
+    let (_socket, _, fds) = admitted(say(environment, &hello, &[])?)?;
+    fds.into_iter().next().ok_or(LinkError::NoDescriptor)
 }

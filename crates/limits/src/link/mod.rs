@@ -31,8 +31,8 @@ use crate::guarded_descriptor::{GuardedDescriptor, RawKept};
 use crate::{Environment, MemoryView, SharedPage};
 use greeting::{greet, hello};
 
-pub(crate) use greeting::hello_as;
 pub use greeting::open_session;
+pub(crate) use greeting::{hello_as, reopen_session};
 
 /// Pauses between tries to reach the daemon's successor: after a kill, the next daemon is mostly there at once.
 const RECONNECT_SOON: Duration = Duration::from_millis(5);
@@ -165,7 +165,7 @@ impl HostLink {
     /// Joins the virtual GPU that `environment` names. Until [`HostLink::serve`] runs on some
     /// thread, nothing is answered.
     pub fn connect(environment: Environment, role: Role) -> Result<Arc<Self>, LinkError> {
-        let (socket, welcome, fds) = hello(&environment, role, None)?;
+        let (socket, welcome, fds) = hello(&environment, role)?;
         let mut fds = fds.into_iter();
         let (Some(page), Some(doorbell)) = (fds.next(), fds.next()) else {
             return Err(LinkError::NoDescriptor);

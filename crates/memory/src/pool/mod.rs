@@ -1,7 +1,7 @@
 //! Small allocations of one program, in chunks of one frame.
 //!
 //! ```text
-//!   up to 64 KiB    slab:  a chunk of equal slots        one size class and one owner a chunk
+//!   up to 4 KiB     slab:  a chunk of equal slots        one size class and one owner a chunk
 //!   up to 1 MiB     room:  a chunk of best-fitting pieces
 //!   more            not here: whole frames
 //! ```
@@ -26,7 +26,7 @@ use slab::Slab;
 /// Addresses are multiples of this.
 pub const STEP_BYTES: u64 = 256;
 /// Largest piece of a slab.
-pub const SLAB_BYTES: u64 = 64 << 10;
+pub const SLAB_BYTES: u64 = 4 << 10;
 /// Largest piece of a pool.
 pub const LARGEST_BYTES: u64 = 1 << 20;
 

@@ -6,7 +6,7 @@
 use crate::{FRAME_BYTES, Figures};
 
 /// Pieces are multiples of this.
-const STEP: u64 = 4096;
+const STEP: u64 = 512;
 
 /// What a request takes of a room.
 pub(super) fn taken_bytes(bytes: u64) -> u64 {
@@ -45,7 +45,7 @@ pub(super) struct Given {
 /// One chunk.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// All of the chunk, in order; no two gaps are neighbours. A piece has more than 64 KiB, so there are few.
+    /// All of the chunk, in order; no two gaps are neighbours. A piece has more than 4 KiB, so there are at most 1023.
     extents: Vec<Extent>,
 }
 

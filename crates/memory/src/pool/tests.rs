@@ -129,7 +129,7 @@ fn an_empty_chunk_serves_requests_of_any_size() {
 #[test]
 fn owners_share_no_chunk_and_an_owners_end_frees_all_of_it() {
     let mut grown = Grown::new();
-    let mine: Vec<u64> = [100, 5000, 300_000]
+    let mine: Vec<u64> = [100, 3000, 300_000]
         .map(|bytes| grown.alloc(1, bytes))
         .into();
     let theirs = grown.alloc(2, 100);

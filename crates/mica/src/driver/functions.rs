@@ -104,6 +104,10 @@ functions! {
         *mut c_void, c_uint, c_uint, u64, *const u64, *const u64, *const u32, *const u32,
         c_uint, c_uint, c_uint, c_uint,
     );
+    tensor_map_im2col = c"cuTensorMapEncodeIm2col": fn(
+        *mut c_void, c_uint, c_uint, u64, *const u64, *const u64, *const c_int, *const c_int, c_uint, c_uint,
+        *const u32, c_uint, c_uint, c_uint, c_uint,
+    );
 }
 
 fn symbol(library: *mut c_void, name: &CStr) -> *mut c_void {

@@ -401,9 +401,6 @@ impl Backend for Driven {
         /// The driver wants 64 bytes of alignment.
         #[repr(C, align(64))]
         struct Room(TensorMap);
-        let TensorMapKind::Tiled(tile) = &request.kind else {
-            return cannot("make this kind of tensor map");
-        };
         if !(1..=5).contains(&request.rank) {
             let rank = request.rank;
             return Err(Error::Argument(format!(
@@ -411,23 +408,48 @@ impl Backend for Driven {
             )));
         }
         let mut room = Room([0; 128]);
-        // SAFETY: writes 128 bytes; all arrays have five numbers, the driver reads at most as many.
-        self.call("cuTensorMapEncodeTiled", |f| unsafe {
-            (f.tensor_map_tiled)(
-                room.0.as_mut_ptr().cast(),
-                request.data_type,
-                request.rank,
-                request.address.0,
-                request.dims.as_ptr(),
-                request.strides.as_ptr(),
-                tile.as_ptr(),
-                request.element_strides.as_ptr(),
-                request.interleave,
-                request.swizzle,
-                request.l2_promotion,
-                request.fill,
-            )
-        })?;
+        match &request.kind {
+            // SAFETY: writes 128 bytes; all arrays have five numbers, the driver reads at most as many.
+            TensorMapKind::Tiled(tile) => self.call("cuTensorMapEncodeTiled", |f| unsafe {
+                (f.tensor_map_tiled)(
+                    room.0.as_mut_ptr().cast(),
+                    request.data_type,
+                    request.rank,
+                    request.address.0,
+                    request.dims.as_ptr(),
+                    request.strides.as_ptr(),
+                    tile.as_ptr(),
+                    request.element_strides.as_ptr(),
+                    request.interleave,
+                    request.swizzle,
+                    request.l2_promotion,
+                    request.fill,
+                )
+            })?,
+            TensorMapKind::Im2col(lower, upper, channels, pixels) => {
+                // SAFETY: as above; corners have a number for each dimension but two.
+                self.call("cuTensorMapEncodeIm2col", |f| unsafe {
+                    (f.tensor_map_im2col)(
+                        room.0.as_mut_ptr().cast(),
+                        request.data_type,
+                        request.rank,
+                        request.address.0,
+                        request.dims.as_ptr(),
+                        request.strides.as_ptr(),
+                        lower.as_ptr(),
+                        upper.as_ptr(),
+                        *channels,
+                        *pixels,
+                        request.element_strides.as_ptr(),
+                        request.interleave,
+                        request.swizzle,
+                        request.l2_promotion,
+                        request.fill,
+                    )
+                })?;
+            }
+            TensorMapKind::Im2colWide(..) => return cannot("make this kind of tensor map"),
+        }
         Ok(room.0)
     }
 }

@@ -27,6 +27,10 @@ fn check_gradient(
         let gradient = ("the gradient", doutput);
         return Err(mismatch(gradient, ("the queries", q), rule));
     }
+    if spec.pages.is_some() {
+        let message = "gradients of keys in pages are not implemented";
+        return Err(Error::argument("attention_backward", message));
+    }
     if spec.starts.is_some() {
         let message = "gradients of sequences of different lengths are not implemented";
         return Err(Error::argument("attention_backward", message));
@@ -113,7 +117,7 @@ impl Ops {
         Ok(AttentionGradients {
             dq: dq.reshape(q.shape())?,
             dk: self.per_kv_head(sizes, &dk)?,
-            dv: self.per_kv_head(&sizes, &dv)?,
+            dv: self.per_kv_head(sizes, &dv)?,
         })
     }
 

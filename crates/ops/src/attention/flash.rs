@@ -19,6 +19,8 @@ pub(super) struct Params {
     lse: u64,
     starts_q: u64,
     starts_k: u64,
+    table: u64,
+    lengths: u64,
     q_strides: [i64; 3],
     k_strides: [i64; 3],
     v_strides: [i64; 3],
@@ -31,6 +33,8 @@ pub(super) struct Params {
     causal: i32,
     window: i32,
     lse_row: i32,
+    table_row: i32,
+    page_rows: i32,
     scale: f32,
     reserved: f32,
 }
@@ -46,6 +50,8 @@ impl Params {
             lse: 0,
             starts_q: 0,
             starts_k: 0,
+            table: 0,
+            lengths: 0,
             q_strides: strides(q),
             k_strides: strides(k),
             v_strides: strides(v),
@@ -58,6 +64,8 @@ impl Params {
             causal: i32::from(sizes.is_causal),
             window: sizes.window,
             lse_row: sizes.queries as i32,
+            table_row: (sizes.keys / sizes.page_rows.max(1)) as i32,
+            page_rows: sizes.page_rows as i32,
             scale: sizes.scale,
             reserved: 0.0,
         }
@@ -171,15 +179,15 @@ pub(super) fn head_boxes(tensor: &Tensor, rows: u32) -> Boxes {
         sizes: [size, count, heads, batch],
         strides: [row, matrix, stack],
         rank: 4,
-        tile: [64, rows],
+        tile: [64, rows, 1],
     }
 }
 
 impl Ops {
     /// Whether a kernel for Hopper computes these sizes. The copy unit fetches whole boxes, also beyond the end of a sequence,
-    /// so sequences of different lengths in one tensor are not for it.
+    /// so sequences of different lengths in one tensor, and pages, are not for it.
     fn has_wgmma_attention(&self, sizes: &Sizes) -> Result<bool> {
-        let fits = (33..=128).contains(&sizes.size) && !sizes.is_ragged;
+        let fits = (33..=128).contains(&sizes.size) && !sizes.is_ragged && sizes.page_rows == 0;
         let has_rows = sizes.queries > 0 && sizes.keys > 0;
         let file = format!("attention_wgmma.{}", sizes.dtype);
         Ok(fits && has_rows && self.capability.0 == 9 && self.kernels.allows(&file)?)
@@ -214,9 +222,14 @@ impl Ops {
         Ok(Some(Flash::Rows))
     }
 
-    fn flash_file(&self, kernel: Flash, dtype: DType) -> Result<Kernel> {
+    fn flash_file(&self, kernel: Flash, dtype: DType, is_paged: bool) -> Result<Kernel> {
         match kernel {
+            Flash::Rows if is_paged => self.kernels.get("attention.f32", "attention_rows_paged"),
             Flash::Rows => self.kernels.get("attention.f32", "attention_rows"),
+            Flash::Mma(size) if is_paged => {
+                let file = format!("attention_paged.{dtype}");
+                self.kernels.get(&file, &format!("flash_paged_{size}"))
+            }
             Flash::Mma(size) => {
                 let file = format!("attention_mma.{dtype}");
                 self.kernels.get(&file, &format!("flash_{size}"))
@@ -238,21 +251,6 @@ impl Ops {
             true => Ok(tensor),
             false => self.dense(&tensor),
         }
-    }
-
-    /// Bytes that the flash way takes beside inputs and results.
-    pub(crate) fn flash_bytes(&self, sizes: &Sizes, inputs: [&Tensor; 3]) -> Result<u64> {
-        let Some(kernel) = self.flash_kernel(sizes)? else {
-            return Ok(0);
-        };
-        let widens = kernel == Flash::Rows && sizes.dtype != DType::F32;
-        let copies = inputs.map(|tensor| match (widens, kernel.takes(tensor)) {
-            (true, _) => tensor.len() * 4,
-            (false, false) => tensor.len() * sizes.dtype.size_bytes(),
-            (false, true) => 0,
-        });
-        let output = if widens { inputs[0].len() * 4 } else { 0 };
-        Ok((copies.iter().sum::<usize>() + output) as u64)
     }
 
     pub(crate) fn flash(
@@ -277,6 +275,10 @@ impl Ops {
                 Some(self.numbers(starts.keys)?),
             ),
         };
+        let pages = match &spec.pages {
+            None => None,
+            Some(pages) => Some((self.dense(pages.table)?, self.dense(pages.lengths)?)),
+        };
         let lengths = |starts: &[usize]| starts.windows(2).map(|s| s[1] - s[0]).max().unwrap_or(0);
         let (longest, batch) = match &spec.starts {
             None => (sizes.queries, sizes.batch),
@@ -293,6 +295,8 @@ impl Ops {
         let address = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, Tensor::address);
         let params = Params {
             lse: address(&result.log_sums),
+            table: pages.as_ref().map_or(0, |(table, _)| table.address()),
+            lengths: pages.as_ref().map_or(0, |(_, lengths)| lengths.address()),
             starts_q: address(&starts_q),
             starts_k: address(&starts_k),
             q_strides: placed(&q),
@@ -301,13 +305,13 @@ impl Ops {
             o_strides: placed(&output),
             ..Params::new(sizes, [&q, &k, &v], &output)
         };
-        let function = self.flash_file(kernel, sizes.dtype)?;
+        let function = self.flash_file(kernel, sizes.dtype, spec.pages.is_some())?;
         let grid = kernel.grid(sizes, longest, batch);
         match kernel {
             Flash::Wgmma { keys, .. } => {
-                let q = self.tensor_map(&head_boxes(&q, WGMMA_QUERIES))?;
-                let k = self.tensor_map(&head_boxes(&k, keys))?;
-                let v = self.tensor_map(&head_boxes(&v, keys))?;
+                let q = self.tensor_map(head_boxes(&q, WGMMA_QUERIES).request())?;
+                let k = self.tensor_map(head_boxes(&k, keys).request())?;
+                let v = self.tensor_map(head_boxes(&v, keys).request())?;
                 let params = (ByValue(q), ByValue(k), ByValue(v), ByValue(params));
                 self.stream.launch(&function, grid, params)?;
             }

@@ -86,10 +86,10 @@ impl Ops {
             k_strides: strides(&dk),
         };
         let maps = (
-            ByValue(self.tensor_map(&head_boxes(&q, QUERIES))?),
-            ByValue(self.tensor_map(&head_boxes(&k, KEYS))?),
-            ByValue(self.tensor_map(&head_boxes(&v, KEYS))?),
-            ByValue(self.tensor_map(&head_boxes(&dy, QUERIES))?),
+            ByValue(self.tensor_map(head_boxes(&q, QUERIES).request())?),
+            ByValue(self.tensor_map(head_boxes(&k, KEYS).request())?),
+            ByValue(self.tensor_map(head_boxes(&v, KEYS).request())?),
+            ByValue(self.tensor_map(head_boxes(&dy, QUERIES).request())?),
         );
         let blocks = sizes.keys.div_ceil(KEYS as usize) as u32;
         let blocks = [blocks, sizes.kv_heads as u32, sizes.batch as u32];

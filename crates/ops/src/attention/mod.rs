@@ -28,6 +28,8 @@ pub struct Attention<'a> {
     pub window: Option<usize>,
     /// Factor of the scores; by default `1 / √size`.
     pub scale: Option<f32>,
+    /// For keys and values in pages.
+    pub pages: Option<Pages<'a>>,
     /// For sequences of different lengths in one tensor: sequence `b` has rows
     /// `starts[b]..starts[b + 1]`, of queries and of keys.
     pub starts: Option<Starts<'a>>,
@@ -40,6 +42,18 @@ pub struct Starts<'a> {
     pub queries: &'a [usize],
     /// Of the keys and values.
     pub keys: &'a [usize],
+}
+
+/// Keys and values in pages, as servers of models keep those of many sequences that grow. The keys and the values are
+/// `[pages, kv heads, rows of a page, size]` then, the queries `[sequences, heads, queries, size]`. Row `r` of sequence `b` is
+/// row `r % rows` of page `table[b][r / rows]`. With `causal` the last query is beside the last row of its sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Pages<'a> {
+    /// Page numbers, i32 `[sequences, most pages of a sequence]`. Only those of rows that a sequence has are read. They are
+    /// not checked: a number that no page has reads other memory of the virtual GPU, or is a fault.
+    pub table: &'a Tensor,
+    /// Rows of each sequence, i32 `[sequences]`.
+    pub lengths: &'a Tensor,
 }
 
 /// Device memory that attention needs beside its inputs, in bytes.
@@ -78,6 +92,8 @@ pub(crate) struct Sizes {
     pub(crate) is_causal: bool,
     /// Whether sequences of different lengths are in one tensor.
     pub(crate) is_ragged: bool,
+    /// Rows of a page; 0 where keys and values are not in pages.
+    pub(crate) page_rows: usize,
     pub(crate) dtype: DType,
 }
 
@@ -108,7 +124,18 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> 
             });
         }
     }
-    let ([batch, heads, queries, size], [k_batch, kv_heads, keys, k_size]) = (four(q)?, four(k)?);
+    let ([batch, heads, queries, size], [mut k_batch, kv_heads, mut keys, k_size]) =
+        (four(q)?, four(k)?);
+    let mut page_rows = 0;
+    if let Some(pages) = &spec.pages {
+        page_rows = keys;
+        keys = check_pages(pages, batch, page_rows)?;
+        k_batch = batch;
+        if spec.starts.is_some() {
+            let message = "sequences have pages or starts, not both";
+            return Err(Error::argument("attention", message));
+        }
+    }
     if k.shape() != v.shape() {
         return Err(mismatch(
             ("the keys", k),
@@ -157,6 +184,7 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> 
         window: spec.window.map_or(0, |window| window.min(most) as i32),
         is_causal: spec.causal,
         is_ragged: spec.starts.is_some(),
+        page_rows,
         dtype: q.dtype(),
     })
 }
@@ -169,6 +197,33 @@ fn four(tensor: &Tensor) -> Result<[usize; 4]> {
         );
         Error::argument("attention", message)
     })
+}
+
+/// The most rows of a sequence.
+fn check_pages(pages: &Pages, batch: usize, page_rows: usize) -> Result<usize> {
+    let (table, lengths) = (pages.table, pages.lengths);
+    let types = [table.dtype(), lengths.dtype()];
+    if types != [DType::I32; 2] {
+        let [table, lengths] = types;
+        let message = format!("a table of {table} and lengths of {lengths}; both are i32");
+        return Err(Error::argument("attention", message));
+    }
+    match (table.shape(), lengths.shape()) {
+        (&[sequences, most], &[count]) if sequences == batch && count == batch => {
+            match most.checked_mul(page_rows) {
+                Some(rows) if page_rows > 0 => Ok(rows),
+                _ => {
+                    let message = format!("{most} pages of {page_rows} rows for a sequence");
+                    Err(Error::argument("attention", message))
+                }
+            }
+        }
+        _ => Err(mismatch(
+            ("the table", table),
+            ("the lengths", lengths),
+            "[sequences, pages] and [sequences], with as many sequences as the queries have",
+        )),
+    }
 }
 
 fn check_starts(starts: &Starts, batch: usize, queries: usize, keys: usize) -> Result<()> {
@@ -221,29 +276,39 @@ impl Ops {
         spec: &Attention,
     ) -> Result<Attended> {
         let sizes = check(q, k, v, spec)?;
-        let output = self.unset(
-            &[sizes.batch, sizes.heads, sizes.queries, sizes.size],
-            sizes.dtype,
-        )?;
-        let kernel = self.flash_kernel(&sizes)?;
-        let rows = [sizes.batch, sizes.heads, sizes.queries];
-        let log_sums = match kernel.is_some() && spec.starts.is_none() {
-            true => Some(self.unset(&rows, DType::F32)?),
-            false => None,
-        };
-        let attended = Attended { output, log_sums };
+        let attended = self.result_of(self, &sizes, spec)?;
         if attended.output.is_empty() {
             return Ok(attended);
         }
-        match kernel {
+        match self.flash_kernel(&sizes)? {
             Some(kernel) => self.flash(kernel, &sizes, [q, k, v], spec, &attended)?,
+            None if spec.pages.is_some() => {
+                let message = format!(
+                    "keys in pages need a head size that is a multiple of 8 and at most 256, not {}",
+                    sizes.size
+                );
+                return Err(Error::argument("attention", message));
+            }
             None => self.plain(&sizes, [q, k, v], spec, &attended)?,
         }
         Ok(attended)
     }
 
-    /// The memory that attention of these tensors needs by each way, before the pool rounds sizes up (by an
-    /// eighth at most).
+    /// Memory for the result, of `ops`.
+    fn result_of(&self, ops: &Self, sizes: &Sizes, spec: &Attention) -> Result<Attended> {
+        let shape = [sizes.batch, sizes.heads, sizes.queries, sizes.size];
+        let has_log_sums = self.flash_kernel(sizes)?.is_some() && spec.starts.is_none();
+        Ok(Attended {
+            output: ops.unset(&shape, sizes.dtype)?,
+            log_sums: match has_log_sums {
+                true => Some(ops.unset(&shape[..3], DType::F32)?),
+                false => None,
+            },
+        })
+    }
+
+    /// The memory that attention of these tensors needs by each way, to the byte, when it begins without memory that is kept
+    /// for later tensors ([`Ops::memory_of`]). 0 for a way that cannot compute it.
     ///
     /// # Errors
     /// If shapes or types do not fit.
@@ -255,14 +320,28 @@ impl Ops {
         spec: &Attention,
     ) -> Result<AttentionMemory> {
         let sizes = check(q, k, v, spec)?;
-        let rows = sizes.batch * sizes.heads * sizes.queries;
-        let bytes = sizes.dtype.size_bytes();
-        let has_log_sums = self.flash_kernel(&sizes)?.is_some() && spec.starts.is_none();
-        let log_sums = if has_log_sums { rows * 4 } else { 0 };
+        let inputs = [q, k, v];
+        let result = |ops: &Self| self.result_of(ops, &sizes, spec);
+        let all_of = |way: &dyn Fn(&Self, &Attended) -> Result<()>| {
+            self.memory_of(|ops| {
+                let attended = result(ops)?;
+                way(ops, &attended).map(|()| attended)
+            })
+        };
+        let result_bytes = self.memory_of(result)?;
+        let flash = match self.flash_kernel(&sizes)? {
+            Some(kernel) => all_of(&|ops, to| ops.flash(kernel, &sizes, inputs, spec, to))?,
+            None => result_bytes,
+        };
+        let is_plain = spec.starts.is_none() && spec.pages.is_none();
+        let plain = match is_plain {
+            true => all_of(&|ops, to| ops.plain(&sizes, inputs, spec, to))?,
+            false => result_bytes,
+        };
         Ok(AttentionMemory {
-            result: (rows * sizes.size * bytes + log_sums) as u64,
-            flash: self.flash_bytes(&sizes, [q, k, v])?,
-            plain: plain::bytes(&sizes, [q, k, v]),
+            result: result_bytes,
+            flash: flash - result_bytes,
+            plain: plain - result_bytes,
         })
     }
 }

@@ -4,22 +4,6 @@ use super::{Attended, Attention, Sizes};
 use crate::rows::Mask;
 use crate::{Error, Expr, Gemm, Ops, Result, Tensor};
 
-/// Bytes of the matrix of scores, of its softmax, and of dense copies.
-pub(super) fn bytes(sizes: &Sizes, inputs: [&Tensor; 3]) -> u64 {
-    let element = sizes.dtype.size_bytes();
-    let scores = sizes.batch * sizes.heads * sizes.queries * sizes.keys;
-    let copies = inputs.map(|tensor| match tensor.is_dense() {
-        true => 0,
-        false => tensor.len(),
-    });
-    // Keys and values are repeated where several heads share them.
-    let repeated = match sizes.heads == sizes.kv_heads {
-        true => 0,
-        false => 2 * sizes.batch * sizes.heads * sizes.keys * sizes.size,
-    };
-    ((2 * scores + copies.iter().sum::<usize>() + repeated) * element) as u64
-}
-
 impl Ops {
     pub(crate) fn plain(
         &self,

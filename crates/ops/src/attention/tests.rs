@@ -1,7 +1,7 @@
 //! Both ways against a reference in f64.
 
 use super::flash::Flash;
-use super::{Attended, Attention, Starts, check};
+use super::{Attended, Attention, Pages, Starts, check};
 use crate::{DType, Ops, Tensor};
 
 fn ops() -> Ops {
@@ -239,32 +239,54 @@ fn sequences_of_different_lengths_see_only_themselves() {
     }
 }
 
+/// Heads of 32 take a flash kernel, heads of 33 the plain way.
 #[test]
 fn the_estimate_is_what_is_allocated() {
     let ops = ops();
-    // Sizes that the pool does not round.
-    let shape = [1, 2, 64, 32];
-    let (q, _) = values(&ops, &shape, DType::F16, 1);
-    let spec = Attention::default();
-    let memory = ops.attention_memory(&q, &q, &q, &spec).unwrap();
-    assert_eq!(memory.result, (2 * 64 * 32 * 2 + 2 * 64 * 4) as u64);
-    assert_eq!(memory.plain, 2 * 2 * 64 * 64 * 2);
-    // The first call loads the kernels, which count too.
-    drop(ops.attention(&q, &q, &q, &spec).unwrap());
-    ops.synchronize().unwrap();
-    ops.trim();
-    let before = ops.vgpu().memory().unwrap().used_bytes;
-    let attended = ops.attention(&q, &q, &q, &spec).unwrap();
-    ops.synchronize().unwrap();
-    // What the kernel took is kept in the pool until it is given back.
-    let used = ops.vgpu().memory().unwrap().used_bytes - before;
-    assert_eq!(used, memory.result + memory.flash);
-    ops.trim();
+    for (heads, rows, size) in [
+        ([2, 2], [64, 64], 32),
+        ([2, 2], [64, 64], 33),
+        ([4, 2], [37, 70], 33),
+        ([8, 1], [128, 100], 32),
+        ([8, 1], [300, 515], 5),
+    ] {
+        for dtype in [DType::F32, DType::F16] {
+            let (q, _) = values(&ops, &[2, heads[0], rows[0], size], dtype, 1);
+            let (k, _) = values(&ops, &[2, rows[1], heads[1], size], dtype, 2);
+            let k = k.swap(1, 2).unwrap();
+            let spec = Attention::default();
+            let what = format!("{heads:?} {rows:?} {size} {dtype}");
+            let memory = ops.attention_memory(&q, &k, &k, &spec).unwrap();
+            // The first call loads the kernels, which count too.
+            drop(ops.attention(&q, &k, &k, &spec).unwrap());
+            ops.synchronize().unwrap();
+            ops.trim();
+            let used = || ops.vgpu().memory().unwrap().used_bytes;
+            let before = used();
+            let attended = ops.attention(&q, &k, &k, &spec).unwrap();
+            ops.synchronize().unwrap();
+            // What the kernels took is kept in the pool until it is given back.
+            let flash = attended.log_sums.is_some();
+            let way = if flash { memory.flash } else { memory.plain };
+            assert_eq!(flash, size == 32);
+            assert_eq!(used() - before, memory.result + way, "{what}");
+            ops.trim();
+            assert_eq!(used() - before, memory.result, "{what}");
+            drop(attended);
+            ops.trim();
+        }
+    }
+}
+
+#[test]
+fn what_is_counted_cannot_be_read() {
+    let ops = ops();
+    let said = ops.memory_of(|ops| ops.values(&ops.zeros(&[3], DType::F32)?));
+    assert!(said.unwrap_err().to_string().contains("counted"));
     assert_eq!(
-        ops.vgpu().memory().unwrap().used_bytes - before,
-        memory.result
+        ops.memory_of(|ops| ops.zeros(&[3], DType::F32)).unwrap(),
+        512
     );
-    drop(attended);
 }
 
 #[test]
@@ -383,4 +405,110 @@ fn gradients_agree_with_finite_differences() {
             DType::F32,
         );
     }
+}
+
+/// Two sequences of 70 and 33 rows in pages of 16 rows that are not in order, against the same rows that follow each other.
+fn paged(ops: &Ops, dtype: DType, size: usize, spec: &Attention, way: Option<Flash>) {
+    let (rows, queries, kv_heads, heads) = (16, 5, 2, 4);
+    let (lengths, pages) = ([70_usize, 33], [[7, 2, 9, 0, 4], [3, 8, 5, 1, 6]]);
+    let (q, _) = values(ops, &[2, heads, queries, size], dtype, 1);
+    let (k, _) = values(ops, &[10, kv_heads, rows, size], dtype, 2);
+    let (v, _) = values(ops, &[10, kv_heads, rows, size], dtype, 3);
+    let numbers = |shape: &[usize], numbers: Vec<usize>| {
+        let bytes: Vec<u8> = (numbers.iter())
+            .flat_map(|number| (*number as i32).to_le_bytes())
+            .collect();
+        ops.from_bytes(shape, DType::I32, &bytes).unwrap()
+    };
+    let table = numbers(&[2, 5], pages.concat());
+    let counts = numbers(&[2], lengths.to_vec());
+    let spec_of_pages = Attention {
+        pages: Some(Pages {
+            table: &table,
+            lengths: &counts,
+        }),
+        ..spec.clone()
+    };
+    let got = match way {
+        None => ops.attention(&q, &k, &v, &spec_of_pages).unwrap().output,
+        Some(kernel) => {
+            let sizes = check(&q, &k, &v, &spec_of_pages).unwrap();
+            let attended = Attended {
+                output: ops.zeros(q.shape(), dtype).unwrap(),
+                log_sums: None,
+            };
+            ops.flash(kernel, &sizes, [&q, &k, &v], &spec_of_pages, &attended)
+                .unwrap();
+            attended.output
+        }
+    };
+    let got = ops.values(&got).unwrap();
+    let bytes = dtype.size_bytes();
+    for (sequence, length) in lengths.into_iter().enumerate() {
+        // Its rows, put after each other.
+        let gather = |from: &Tensor| {
+            let all = ops.bytes(from).unwrap();
+            let mut gathered = Vec::new();
+            for head in 0..kv_heads {
+                for row in 0..length {
+                    let page = pages[sequence][row / rows];
+                    let at = ((page * kv_heads + head) * rows + row % rows) * size * bytes;
+                    gathered.extend_from_slice(&all[at..][..size * bytes]);
+                }
+            }
+            let shape = [1, kv_heads, length, size];
+            ops.from_bytes(&shape, dtype, &gathered).unwrap()
+        };
+        let (k, v) = (gather(&k), gather(&v));
+        let q = q.narrow(0, sequence, 1).unwrap();
+        let want = ops.attention(&q, &k, &v, spec).unwrap().output;
+        let want: Vec<f64> = (ops.values(&want).unwrap().into_iter())
+            .map(f64::from)
+            .collect();
+        let count = heads * queries * size;
+        let what = format!("{way:?} {dtype} {size} sequence {sequence}");
+        compare(&what, &got[sequence * count..][..count], &want, dtype);
+    }
+}
+
+#[test]
+fn keys_in_pages_give_what_the_same_keys_in_a_row_give() {
+    let ops = ops();
+    let causal = Attention {
+        causal: true,
+        ..Attention::default()
+    };
+    let near = Attention {
+        window: Some(20),
+        ..causal.clone()
+    };
+    for spec in [Attention::default(), causal, near] {
+        paged(&ops, DType::F32, 24, &spec, None);
+        paged(&ops, DType::F16, 24, &spec, None);
+        paged(&ops, DType::BF16, 24, &spec, Some(Flash::Mma(32)));
+    }
+}
+
+#[test]
+fn pages_that_do_not_fit_are_named() {
+    let ops = ops();
+    let (q, _) = values(&ops, &[2, 1, 1, 8], DType::F32, 1);
+    let (k, _) = values(&ops, &[4, 1, 16, 8], DType::F32, 1);
+    let table = ops.zeros(&[2, 2], DType::I32).unwrap();
+    let (three, floats) = (
+        ops.zeros(&[3], DType::I32).unwrap(),
+        ops.zeros(&[2], DType::F32).unwrap(),
+    );
+    let said = |lengths: &Tensor| {
+        let spec = Attention {
+            pages: Some(Pages {
+                table: &table,
+                lengths,
+            }),
+            ..Attention::default()
+        };
+        ops.attention(&q, &k, &k, &spec).unwrap_err().to_string()
+    };
+    assert!(said(&three).contains("[3]"), "{}", said(&three));
+    assert!(said(&floats).contains("f32"), "{}", said(&floats));
 }

@@ -87,7 +87,7 @@ impl Launch {
             sizes: [x, y, if is_shared { 1 } else { self.batches as u64 }, 1],
             strides: [row, if is_shared { row * y } else { matrix }, 0],
             rank: 3,
-            tile,
+            tile: [tile[0], tile[1], 1],
         }
     }
 
@@ -171,8 +171,8 @@ impl Ops {
         epilogue: Epilogue,
         stacks: usize,
     ) -> Result<()> {
-        let a = self.tensor_map(&launch.first())?;
-        let b = self.tensor_map(&launch.second())?;
+        let a = self.tensor_map(launch.first().request())?;
+        let b = self.tensor_map(launch.second().request())?;
         let params = (
             ByValue(a),
             ByValue(b),

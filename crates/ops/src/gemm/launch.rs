@@ -10,25 +10,25 @@ use crate::pack::{MOST_BLOCKS, Matrix, wide};
 use crate::{DType, Error, Ops, Result, Tensor};
 
 /// As `Factors` in `kernels/ops.cuh`.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-pub(super) struct Factors {
-    pub(super) a: u64,
-    pub(super) b: u64,
-    pub(super) a_row: i64,
-    pub(super) a_batch: i64,
-    pub(super) b_row: i64,
-    pub(super) b_batch: i64,
-    pub(super) m: i32,
-    pub(super) n: i32,
-    pub(super) k: i32,
-    pub(super) k_step: i32,
+pub(crate) struct Factors {
+    pub(crate) a: u64,
+    pub(crate) b: u64,
+    pub(crate) a_row: i64,
+    pub(crate) a_batch: i64,
+    pub(crate) b_row: i64,
+    pub(crate) b_batch: i64,
+    pub(crate) m: i32,
+    pub(crate) n: i32,
+    pub(crate) k: i32,
+    pub(crate) k_step: i32,
 }
 
 /// As `Epilogue` in `kernels/ops.cuh`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-pub(super) struct Epilogue {
+pub(crate) struct Epilogue {
     c: u64,
     bias: u64,
     residual: u64,
@@ -227,7 +227,7 @@ impl Epilogue {
     }
 
     /// Sums that are stored as they are, `[batch][m][n]`.
-    pub(super) fn sums(sums: &Tensor) -> Self {
+    pub(crate) fn sums(sums: &Tensor) -> Self {
         Self::new(&Gemm::default(), sums)
     }
 

@@ -12,7 +12,7 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use launch::Variant;
+pub(crate) use launch::{Epilogue, Factors, Variant};
 pub(crate) use library::Library;
 pub use library::Provider;
 pub use spec::{Activation, Gemm, Precision};
@@ -123,6 +123,11 @@ impl Ops {
     }
 
     fn choose(&self, product: &Product, spec: &Gemm) -> Result<Variant> {
+        if self.stream.is_counting() {
+            let candidates = self.candidates(product, spec)?;
+            let likely = self.tuner.likely(self.key(product, spec), &candidates);
+            return Ok(likely.unwrap_or(Variant::Tile));
+        }
         self.tuner.choose(
             self.key(product, spec),
             || self.candidates(product, spec),

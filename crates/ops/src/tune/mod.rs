@@ -154,6 +154,14 @@ impl Tuner {
         Ok(chosen)
     }
 
+    /// The choice for a key, if it was made or the file has it; else the first candidate.
+    pub(crate) fn likely(&self, key: Key, candidates: &[Variant]) -> Option<Variant> {
+        let known = self.known().choices.get(&key).copied();
+        known
+            .or_else(|| self.kept("gemm", &key, candidates).first().copied())
+            .or_else(|| candidates.first().copied())
+    }
+
     /// Measures what may be the fastest for a key, and keeps what was found.
     fn measure(
         &self,
@@ -295,11 +303,11 @@ impl Ops {
                 let nanoseconds = BEGIN_NS + LAUNCH_NS * u64::from(times);
                 (self.stream).launch(&hold, Grid::new(1, 1), (nanoseconds,))?;
             }
-            start.record(&self.stream)?;
+            start.record(self.stream())?;
             for _ in 0..times {
                 work()?;
             }
-            end.record(&self.stream)?;
+            end.record(self.stream())?;
             end.synchronize()?;
             Ok::<f64, Error>(f64::from(end.elapsed_since_ms(&start)?) / 1e3 / f64::from(times))
         };

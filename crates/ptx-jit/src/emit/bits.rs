@@ -7,6 +7,11 @@ use super::{Emit, V};
 use crate::CompileError;
 use crate::unit::Class;
 
+/// Whether bits that are known at compile time lie inside a word of 32 or 64.
+fn is_field(bits: u32, pos: u32, len: u32) -> bool {
+    len > 0 && pos < bits && pos + len <= bits && matches!(bits, 32 | 64)
+}
+
 impl Emit<'_, '_> {
     pub(crate) fn bfe(
         &mut self,
@@ -17,7 +22,7 @@ impl Emit<'_, '_> {
         len: u32,
     ) -> Result<bool, CompileError> {
         let bits = ty.bits();
-        if len == 0 || pos >= bits || pos + len > bits || !matches!(bits, 32 | 64) {
+        if !is_field(bits, pos, len) {
             return Ok(false);
         }
         let class = Class::of(ty);
@@ -50,7 +55,7 @@ impl Emit<'_, '_> {
         len: u32,
     ) -> Result<bool, CompileError> {
         let bits = ty.bits();
-        if len == 0 || pos >= bits || pos + len > bits || !matches!(bits, 32 | 64) {
+        if !is_field(bits, pos, len) {
             return Ok(false);
         }
         let class = Class::of(ty);

@@ -232,37 +232,45 @@ impl Emit<'_, '_> {
                 true
             }
             (2, 4, Class::B32) => {
-                let (mut x, mut y) = (Vec::new(), Vec::new());
-                for i in 0..chunks {
-                    let o = off + 32 * i as i32;
-                    let a = self.b.ins().load(types::I32X4, flags(), p, o);
-                    let b = self.b.ins().load(types::I32X4, flags(), p, o + 16);
-                    x.push(self.words(a, b, [0, 2, 4, 6]));
-                    y.push(self.words(a, b, [1, 3, 5, 7]));
-                }
-                self.set(regs[0], V::X(x));
-                self.set(regs[1], V::X(y));
+                self.load_pairs(p, off, [regs[0], regs[1]]);
                 true
             }
             (4, 4, Class::B32) => {
-                let mut out: [Vec<Value>; 4] = Default::default();
-                for i in 0..chunks {
-                    let r: Vec<Value> = (0..4)
-                        .map(|j| {
-                            let o = off + 64 * i as i32 + 16 * j;
-                            self.b.ins().load(types::I32X4, flags(), p, o)
-                        })
-                        .collect();
-                    for (o, v) in out.iter_mut().zip(self.transpose([r[0], r[1], r[2], r[3]])) {
-                        o.push(v);
-                    }
-                }
-                for (r, v) in regs.iter().zip(out) {
-                    self.set(*r, V::X(v));
-                }
+                self.load_fours(p, off, &regs);
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Two words for each lane.
+    fn load_pairs(&mut self, p: Value, off: i32, regs: [RegId; 2]) {
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        for i in 0..self.lanes / 4 {
+            let o = off + 32 * i as i32;
+            let a = self.b.ins().load(types::I32X4, flags(), p, o);
+            let b = self.b.ins().load(types::I32X4, flags(), p, o + 16);
+            x.push(self.words(a, b, [0, 2, 4, 6]));
+            y.push(self.words(a, b, [1, 3, 5, 7]));
+        }
+        self.set(regs[0], V::X(x));
+        self.set(regs[1], V::X(y));
+    }
+
+    /// Four words for each lane.
+    fn load_fours(&mut self, p: Value, off: i32, regs: &[RegId]) {
+        let mut out: [Vec<Value>; 4] = Default::default();
+        for i in 0..self.lanes / 4 {
+            let r = [0, 1, 2, 3].map(|j| {
+                let o = off + 64 * i as i32 + 16 * j;
+                self.b.ins().load(types::I32X4, flags(), p, o)
+            });
+            for (o, v) in out.iter_mut().zip(self.transpose(r)) {
+                o.push(v);
+            }
+        }
+        for (r, v) in regs.iter().zip(out) {
+            self.set(*r, V::X(v));
         }
     }
 

@@ -90,6 +90,31 @@ pub(super) fn set_fault(ctx: Ctx, f: Fault) {
     unsafe { (*ctx).fault = f };
 }
 
+/// What is wrong with an access to `span` bytes of a window, and where; some are of several accesses of `bytes` each.
+fn wrong_access(
+    address: u64,
+    (start, len): (u64, u64),
+    span: u64,
+    align: u64,
+    bytes: u32,
+) -> Option<(FaultKind, u64)> {
+    let off = address.wrapping_sub(start);
+    if off % align != 0 {
+        return Some((FaultKind::MisalignedAddress, address));
+    }
+    if len >= span && off <= len - span {
+        return None;
+    }
+    // Of accesses that were checked together the first that is outside.
+    let inside = off < len && len - off >= u64::from(bytes);
+    let at = if inside {
+        address + span - u64::from(bytes)
+    } else {
+        address
+    };
+    Some((FaultKind::IllegalAddress, at))
+}
+
 /// Describes a failed check. `addresses` holds the lowest address of each lane.
 extern "C" fn fault(
     ctx: Ctx,
@@ -129,33 +154,18 @@ extern "C" fn fault(
     } else {
         span
     };
-    let mut found = (FaultKind::IllegalAddress, first, 0u64);
-    for l in 0..count {
-        let a = if n == 1 {
-            first
-                .wrapping_sub(reach as u64)
-                .wrapping_add((stride * l as i64) as u64)
-        } else {
-            // SAFETY: as above.
-            unsafe { *addresses.add(l as usize) }
-        };
-        let off = a.wrapping_sub(start);
-        if off % align != 0 {
-            found = (FaultKind::MisalignedAddress, a, l);
-            break;
-        }
-        if len < own_span || off > len - own_span {
-            // Of accesses that were checked together the first that is outside.
-            let inside = off < len && len - off >= u64::from(bytes);
-            let at = if inside {
-                a + own_span - u64::from(bytes)
-            } else {
-                a
-            };
-            found = (FaultKind::IllegalAddress, at, l);
-            break;
-        }
-    }
+    let address_of = |lane: u64| match n {
+        1 => first
+            .wrapping_sub(reach as u64)
+            .wrapping_add((stride * lane as i64) as u64),
+        // SAFETY: as above.
+        _ => unsafe { *addresses.add(lane as usize) },
+    };
+    let found = (0..count).find_map(|lane| {
+        let (kind, at) = wrong_access(address_of(lane), (start, len), own_span, align, bytes)?;
+        Some((kind, at, lane))
+    });
+    let found = found.unwrap_or((FaultKind::IllegalAddress, first, 0));
     let (ptx_line, source_line) = k.line(slow.place);
     // A narrow address was extended by its sign; the program knows its 32 bits.
     let address = match found.1 >> 32 {

@@ -15,32 +15,7 @@ use super::scalar_ops::Out;
 pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), Fault> {
     match op {
         Op::Atom(a) => atom(env, a, out),
-        Op::CpAsync {
-            dst,
-            src,
-            size,
-            src_size,
-            ignore_src,
-            ..
-        } => {
-            let to = env.host(Space::Shared, dst, *size, *size, true)?;
-            let take = match (src_size, ignore_src) {
-                (_, Some(p)) if env.pred(*p) => 0,
-                (Some(n), _) => env.word(*n).min(*size),
-                _ => *size,
-            };
-            let mut bytes = [0u8; 16];
-            if take > 0 {
-                let from = env.host(Space::Global, src, take, *size, false)?;
-                for (i, b) in bytes.iter_mut().enumerate().take(take as usize) {
-                    *b = env.load(from + i as u64, 1) as u8;
-                }
-            }
-            for (i, b) in bytes.iter().enumerate().take(*size as usize) {
-                env.store(to + i as u64, 1, u64::from(*b));
-            }
-            Ok(())
-        }
+        Op::CpAsync { .. } => copy_small(env, op),
         Op::CpAsyncMbarrierArrive { noinc, space, mbar } => {
             // The copies are complete, so the arrival is due at once.
             update(env, *space, mbar, |s| {
@@ -94,6 +69,38 @@ pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), F
         Op::Mbarrier { space, addr, op } => mbar(env, *space, addr, op, out),
         _ => Err(env.fault(FaultKind::IllegalInstruction)),
     }
+}
+
+/// `cp.async`: the copy is made at once.
+fn copy_small(env: &Env<'_>, op: &Op) -> Result<(), Fault> {
+    let Op::CpAsync {
+        dst,
+        src,
+        size,
+        src_size,
+        ignore_src,
+        ..
+    } = op
+    else {
+        return Ok(());
+    };
+    let to = env.host(Space::Shared, dst, *size, *size, true)?;
+    let take = match (src_size, ignore_src) {
+        (_, Some(p)) if env.pred(*p) => 0,
+        (Some(n), _) => env.word(*n).min(*size),
+        _ => *size,
+    };
+    let mut bytes = [0u8; 16];
+    if take > 0 {
+        let from = env.host(Space::Global, src, take, *size, false)?;
+        for (i, b) in bytes.iter_mut().enumerate().take(take as usize) {
+            *b = env.load(from + i as u64, 1) as u8;
+        }
+    }
+    for (i, b) in bytes.iter().enumerate().take(*size as usize) {
+        env.store(to + i as u64, 1, u64::from(*b));
+    }
+    Ok(())
 }
 
 /// How much a bulk copy is of. Multiples of 16 only: a reduction goes by whole elements, and would end outside.

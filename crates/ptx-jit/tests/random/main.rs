@@ -22,7 +22,7 @@ fn program(seed: u64) -> String {
     for _ in 0..8 {
         rng.next(2);
     }
-    program::program(whole_warps(seed), &mut |n| rng.next(n))
+    program::program(whole_warps(seed), 20..50, &mut |n| rng.next(n))
 }
 
 fn number(name: &str) -> Option<u64> {

@@ -1,6 +1,7 @@
 //! Makes random programs of [`templates`](super::templates). The fuzzer makes them of its bytes.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use super::templates;
 
@@ -51,8 +52,8 @@ fn instance(pick: Pick<'_>, template: &str, id: usize) -> String {
     out
 }
 
-/// A program with kernel `k(in, work, out, scr, tex)`. With `whole`, for blocks of whole warps only.
-pub(crate) fn program(whole: bool, pick: Pick<'_>) -> String {
+/// A program with kernel `k(in, work, out, scr, tex)` of so many templates. With `whole`, for blocks of whole warps only.
+pub(crate) fn program(whole: bool, templates: Range<usize>, pick: Pick<'_>) -> String {
     let mut body = String::new();
     for i in 0..6 {
         let _ = writeln!(body, "  ld.global.u32 %r{i}, [%own+{}];", 4 * i);
@@ -74,7 +75,7 @@ pub(crate) fn program(whole: bool, pick: Pick<'_>) -> String {
         );
         let _ = writeln!(body, "  setp.lt.s32 %p{i}, %r{i}, %r{};", i + 1);
     }
-    let steps = 20 + pick(30);
+    let steps = templates.start + pick(templates.len());
     let wrap = pick(3) == 0;
     if wrap {
         body.push_str("  mov.u32 %t1, 0;\n$LWRAP:\n");

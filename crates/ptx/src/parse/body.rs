@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::lexer::{Kind, Token};
 
 use super::Parser;
-use super::scope::{Binding, MAX_SCOPES, Waiting};
+use super::scope::{Binding, MAX_SCOPES, Scope as LabelScope, Waiting};
 
 /// The function being parsed.
 pub(crate) struct Body {
@@ -240,37 +240,8 @@ impl<'a> Parser<'a> {
         let mut next = 0;
         while let Some(w) = waiting.get(next).copied() {
             next += 1;
-            match w {
-                Waiting::BrxTable { inst, label } => {
-                    if let Some(entries) = scope.tables.get(label.text) {
-                        self.spend_copies(&label, entries.len())?;
-                        if let Some(targets) = self.brx_targets(inst) {
-                            targets.resize(entries.len(), 0);
-                        }
-                        waiting.extend(entries.iter().enumerate().map(|(entry, label)| {
-                            Waiting::BrxEntry {
-                                inst,
-                                entry,
-                                label: *label,
-                            }
-                        }));
-                        continue;
-                    }
-                }
-                Waiting::Bra { inst, label } => {
-                    if let Some(target) = scope.labels.get(label.text) {
-                        self.set_bra(inst, *target);
-                        continue;
-                    }
-                }
-                Waiting::BrxEntry { inst, entry, label } => {
-                    if let Some(target) = scope.labels.get(label.text) {
-                        if let Some(slot) = self.brx_targets(inst).and_then(|t| t.get_mut(entry)) {
-                            *slot = *target;
-                        }
-                        continue;
-                    }
-                }
+            if self.resolve(&scope, w, &mut waiting)? {
+                continue;
             }
             if self.scopes.depth() <= base {
                 let (Waiting::Bra { label, .. }
@@ -285,6 +256,45 @@ impl<'a> Parser<'a> {
             self.scopes.top().waiting.push(w);
         }
         Ok(())
+    }
+
+    /// Resolves a branch, if a scope has its label. The entries of a table wait for labels in turn.
+    fn resolve(
+        &mut self,
+        scope: &LabelScope<'a>,
+        branch: Waiting<'a>,
+        waiting: &mut Vec<Waiting<'a>>,
+    ) -> Result<bool> {
+        match branch {
+            Waiting::BrxTable { inst, label } => {
+                let Some(entries) = scope.tables.get(label.text) else {
+                    return Ok(false);
+                };
+                self.spend_copies(&label, entries.len())?;
+                if let Some(targets) = self.brx_targets(inst) {
+                    targets.resize(entries.len(), 0);
+                }
+                let entries = entries.iter().copied().enumerate();
+                waiting.extend(entries.map(|(entry, label)| Waiting::BrxEntry {
+                    inst,
+                    entry,
+                    label,
+                }));
+            }
+            Waiting::Bra { inst, label } => match scope.labels.get(label.text) {
+                Some(target) => self.set_bra(inst, *target),
+                None => return Ok(false),
+            },
+            Waiting::BrxEntry { inst, entry, label } => {
+                let Some(target) = scope.labels.get(label.text) else {
+                    return Ok(false);
+                };
+                if let Some(slot) = self.brx_targets(inst).and_then(|t| t.get_mut(entry)) {
+                    *slot = *target;
+                }
+            }
+        }
+        Ok(true)
     }
 
     fn set_bra(&mut self, inst: usize, to: u32) {

@@ -167,6 +167,19 @@ impl<'a> Parser<'a> {
         self.src(ty)
     }
 
+    /// A destination register and sources, all of `ty`.
+    pub(super) fn dst_and_srcs<const N: usize>(
+        &mut self,
+        ty: ScalarType,
+    ) -> Result<(RegId, [Operand; N])> {
+        let dst = self.dst(ty)?;
+        let mut srcs = [Operand::Imm(0); N];
+        for src in &mut srcs {
+            *src = self.next_src(ty)?;
+        }
+        Ok((dst, srcs))
+    }
+
     pub(super) fn src_width(&mut self, ty: ScalarType, width: Width) -> Result<Operand> {
         if self.at_const() {
             let start = self.token;

@@ -185,7 +185,9 @@ impl Arbiter {
             return;
         };
         client.tab.held_ns += held_ns;
+        let used_before_ns = client.tab.used_ns;
         let due_ns = client.due_ns();
+        self.used_ns += client.tab.used_ns - used_before_ns;
         self.leased_ns += held_ns;
         self.charge(id, due_ns, now_ns);
     }
@@ -195,7 +197,9 @@ impl Arbiter {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
+        let used_before_ns = client.tab.used_ns;
         let due_ns = client.due_ns();
+        self.used_ns += client.tab.used_ns - used_before_ns;
         if due_ns > 0 {
             self.charge_waiting(id, due_ns, now_ns);
         }

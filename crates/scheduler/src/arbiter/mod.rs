@@ -49,8 +49,10 @@ pub struct Arbiter {
     next_tick_ns: u64,
     overruns: u64,
     overrunning: Vec<Overrun>,
-    /// Time charged for leases of all processes.
+    /// Time for which leases of all processes were held.
     leased_ns: u64,
+    /// Of that, what those who measure it have used the device.
+    used_ns: u64,
     stops_changed: bool,
 }
 
@@ -70,6 +72,7 @@ impl Arbiter {
             overruns: 0,
             overrunning: Vec::new(),
             leased_ns: 0,
+            used_ns: 0,
             stops_changed: false,
         }
     }
@@ -108,6 +111,12 @@ impl Arbiter {
         self.clients
             .get(&client)
             .map_or((0, 0), |c| (c.charged_ns, c.leases))
+    }
+
+    /// For how long leases have been held in all, and for how long their holders have used the device meanwhile, as far as
+    /// they measure it. Less than all of it where a host gives its processors to other programs.
+    pub fn lease_use_ns(&self) -> (u64, u64) {
+        (self.leased_ns, self.used_ns)
     }
 
     /// Leases that were taken away because their work did not drain.

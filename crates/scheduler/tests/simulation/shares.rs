@@ -1,6 +1,7 @@
 //! Shares, lending, and when leases are in force.
 
-use mica_scheduler::arbiter::{Gate, LeaseUse, Settings};
+use mica_scheduler::Priority;
+use mica_scheduler::arbiter::{Entitlement, Gate, LeaseUse, Settings};
 use mica_scheduler::policy::PolicyKind;
 
 use crate::simulator::{BURSTY, Behaviour, DEEP, MS, Sim, US, assert_shares, entitlement};
@@ -264,6 +265,50 @@ fn time_in_which_the_processor_was_taken_away_is_not_charged_to_whoever_measures
     assert!(held[2] < 16.0, "charged by the time held: {held:?}");
     let used = shares_where_processors_are_taken_away(true);
     assert_shares(&used, &[50.0, 30.0, 20.0], 1.0);
+}
+
+/// Two tenants with work all the time, one at high priority with a cap, on a host that has a part of its processors left;
+/// their shares of what both had, and the percent of the time that processors are said to have been there.
+fn on_a_busy_host(stolen_percent: u64) -> (Vec<f64>, f64) {
+    let mut sim = Sim::new(Settings {
+        leases: LeaseUse::Always,
+        idle_ns: None,
+        ends_at_once: true,
+        lease_ns: 12 * MS,
+        ..Settings::default()
+    });
+    let capped = Entitlement {
+        cap: true,
+        priority: Priority::High,
+        ..entitlement(20.0)
+    };
+    for (id, entitled) in [(1, capped), (2, entitlement(80.0))] {
+        sim.tenant(id, entitled);
+        sim.program(id, id, BURSTY);
+        let program = sim.programs.get_mut(&id).unwrap();
+        program.stolen_percent = stolen_percent;
+        program.input.used_ns = Some(0);
+    }
+    sim.run(2_000 * MS);
+    sim.reset();
+    let (held, used) = sim.arbiter.lease_use_ns();
+    sim.run(20_000 * MS);
+    let (held_after, used_after) = sim.arbiter.lease_use_ns();
+    let there = (used_after - used) as f64 / (held_after - held) as f64;
+    let got = [1, 2].map(|id| sim.done(id));
+    let all: f64 = got.iter().sum();
+    let parts = got.iter().map(|part| part / all * 100.0).collect();
+    (parts, there * 100.0)
+}
+
+#[test]
+fn on_a_busy_host_shares_are_of_what_is_left_and_the_arbiter_knows_how_much_that_is() {
+    for (stolen_percent, left_percent) in [(0, 100.0), (60, 40.0), (90, 10.0)] {
+        let (parts, there) = on_a_busy_host(stolen_percent);
+        let text = format!("{stolen_percent} % stolen: parts {parts:?}, {there:.1} % there");
+        assert_shares(&parts, &[20.0, 80.0], 2.0);
+        assert!((there - left_percent).abs() < 5.0, "{text}");
+    }
 }
 
 #[test]

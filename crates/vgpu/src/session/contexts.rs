@@ -90,6 +90,7 @@ impl Session {
             is_default: true,
             flags: StreamFlags::default(),
             priority: 0,
+            made: 0,
             share: shares.1,
         };
         let default_stream = tables
@@ -264,6 +265,7 @@ impl Session {
             is_default: false,
             flags,
             priority,
+            made: self.next_made(),
             share,
         };
         tables.streams.insert(stream).map_err(|stream| {

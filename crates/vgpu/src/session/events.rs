@@ -57,6 +57,7 @@ impl Session {
             context,
             flags,
             progress,
+            made: self.next_made(),
             share,
         });
         tables.events.insert(event).map_err(|event| {

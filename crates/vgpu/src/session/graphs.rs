@@ -201,7 +201,7 @@ impl Translation<'_> {
         let handle = conditional.handle;
         let known = |template: &Template| template.handles.iter().any(|(own, _)| *own == handle);
         if !self.template.is_some_and(known) {
-            let what = format!("{handle:#x} is no handle of a conditional node of this graph");
+            let what = format!("{handle:#x} is not a handle of a conditional node of this graph");
             return Err(VgpuError::Argument(what));
         }
         let bodies = conditional.bodies.iter();

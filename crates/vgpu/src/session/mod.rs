@@ -65,6 +65,8 @@ struct Stream {
     is_default: bool,
     flags: StreamFlags,
     priority: i32,
+    /// See [`Session::next_made`].
+    made: u64,
     #[expect(dead_code, reason = "held until the object is destroyed")]
     share: Share,
 }
@@ -75,6 +77,8 @@ struct Event {
     flags: EventFlags,
     /// How far it is, where other processes have it too.
     progress: Option<Arc<dyn SharedProgress>>,
+    /// See [`Session::next_made`].
+    made: u64,
     #[expect(dead_code, reason = "held until the object is destroyed")]
     share: Share,
 }
@@ -86,6 +90,8 @@ struct Module {
     kept: Option<modules::Kept>,
     /// Variables of it are in host memory.
     is_bound: AtomicBool,
+    /// See [`Session::next_made`].
+    made: u64,
     #[expect(dead_code, reason = "held until the module is unloaded")]
     charge: Charge,
     #[expect(dead_code, reason = "held until the object is destroyed")]
@@ -163,6 +169,8 @@ pub struct Session {
     drains: drain::Drains,
     /// A graph that the device refused has been logged.
     replay_logged: AtomicBool,
+    /// Streams, events and modules made so far.
+    made: AtomicU64,
     budget: Arc<SessionBudget>,
     /// Host memory that the program shares with the worker.
     registered: Arc<SessionBudget>,
@@ -206,6 +214,7 @@ impl Session {
             windows: OnceLock::new(),
             drains: drain::Drains::default(),
             replay_logged: AtomicBool::new(false),
+            made: AtomicU64::new(0),
         })
     }
 

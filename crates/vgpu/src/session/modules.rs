@@ -89,6 +89,7 @@ impl Session {
                 context,
                 kept,
                 is_bound: AtomicBool::new(false),
+                made: self.next_made(),
                 charge,
                 share,
             });

@@ -27,7 +27,32 @@ fn refused(what: impl Into<String>) -> VgpuError {
     VgpuError::Argument(what.into())
 }
 
+/// An object that is made again.
+enum Made<'a> {
+    Stream(&'a SavedStream),
+    Event(&'a SavedEvent),
+    Module(&'a SavedModule),
+}
+
+/// Objects in the order in which the program made them: a driver that is asked the same in the same order puts variables of
+/// modules where they were.
+fn made_in_order(saved: &SavedSession) -> Vec<(u64, Made<'_>)> {
+    let streams = saved.streams.iter().map(|s| (s.made, Made::Stream(s)));
+    let events = saved.events.iter().map(|e| (e.made, Made::Event(e)));
+    let modules = saved.modules.iter().map(|m| (m.made, Made::Module(m)));
+    let mut all: Vec<_> = streams.chain(events).chain(modules).collect();
+    all.sort_by_key(|(made, _)| *made);
+    all
+}
+
 impl Session {
+    /// Bytes of the images that are kept of its modules, which are most of what is saved besides memory.
+    pub fn image_bytes(&self) -> u64 {
+        let tables = self.read();
+        let kept = (tables.modules.iter()).filter_map(|(_, module)| module.kept.as_ref());
+        kept.map(|kept| kept.image.len() as u64).sum()
+    }
+
     /// Everything that the program can name but for the contents of memory.
     ///
     /// # Errors
@@ -68,6 +93,7 @@ impl Session {
                 context: stream.context,
                 non_blocking: stream.flags.non_blocking,
                 priority: stream.priority,
+                made: stream.made,
             });
         }
         for (handle, event) in tables.events.iter() {
@@ -76,6 +102,7 @@ impl Session {
                 context: event.context,
                 disable_timing: event.flags.disable_timing,
                 age_ns: self.gpu.event_age_ns(event.id)?,
+                made: event.made,
             });
         }
         saved.modules = self.saved_modules(&tables)?;
@@ -129,6 +156,7 @@ impl Session {
                 image: kept.image.clone(),
                 memcheck: kept.memcheck,
                 variables: variables.collect(),
+                made: module.made,
                 attributes: attributes.iter().map(|(of, value)| (*of, *value)).collect(),
             })
         });
@@ -157,6 +185,13 @@ impl Session {
             .modules
             .iter()
             .any(|(_, module)| module.is_bound.load(Relaxed));
+        // A driver keeps them itself, and the library in the program exchanges the bytes.
+        let moved = moved
+            || self.gpu.has_driver()
+                && tables.modules.iter().any(|(_, module)| {
+                    let info = self.gpu.module_info(module.id);
+                    info.is_ok_and(|info| info.globals.iter().any(|global| global.is_managed))
+                });
         let freeing = |owner: &Owner| matches!(owner, Owner::Allocation { freeing: true, .. });
         let own = [
             (
@@ -193,6 +228,11 @@ impl Session {
         own.or_else(|| contexts.find_map(|(_, context)| self.gpu.obstacle_to_saving(context.id)))
     }
 
+    /// The place of the next object among all that the session has made.
+    pub(super) fn next_made(&self) -> u64 {
+        self.made.fetch_add(1, Relaxed)
+    }
+
     /// Makes everything again that was saved, in a session that has nothing yet.
     ///
     /// # Errors
@@ -222,18 +262,13 @@ impl Session {
             .contexts
             .iter()
             .try_for_each(|context| self.restore_context(context))?;
-        saved
-            .streams
-            .iter()
-            .try_for_each(|stream| self.restore_stream(stream))?;
-        saved
-            .events
-            .iter()
-            .try_for_each(|event| self.restore_event(event))?;
-        saved
-            .modules
-            .iter()
-            .try_for_each(|module| self.restore_module(module))?;
+        made_in_order(saved)
+            .into_iter()
+            .try_for_each(|(_, made)| match made {
+                Made::Stream(stream) => self.restore_stream(stream),
+                Made::Event(event) => self.restore_event(event),
+                Made::Module(module) => self.restore_module(module),
+            })?;
         saved
             .allocations
             .iter()
@@ -244,7 +279,7 @@ impl Session {
         tables.events.end_continuing(events)?;
         tables.modules.end_continuing(modules)?;
         for late in &saved.late {
-            let unknown = || refused(format!("{} is no error", late.code));
+            let unknown = || refused(format!("{} is not an error", late.code));
             let code = CuResult::from_code(late.code).ok_or_else(unknown)?;
             if late.context != 0 {
                 tables.contexts.get(late.context)?;
@@ -272,10 +307,14 @@ impl Session {
             is_default: true,
             flags: StreamFlags::default(),
             priority: 0,
+            made: 0,
             share: shares.1,
         };
         tables.streams.insert_at(saved.default_stream, stream)?;
         drop(tables);
+        if self.vgpu.is_suspended() {
+            self.gpu.context_suspend(id)?;
+        }
         for (number, value) in &saved.limits {
             let limit = Limit::from_number(*number);
             let limit = limit.ok_or_else(|| refused(format!("there is no limit {number}")))?;
@@ -317,6 +356,7 @@ impl Session {
             is_default: false,
             flags,
             priority,
+            made: self.next_made(),
             share,
         };
         tables.streams.insert_at(saved.handle, stream)
@@ -338,6 +378,7 @@ impl Session {
             context: saved.context,
             flags,
             progress: None,
+            made: self.next_made(),
             share,
         };
         tables.events.insert_at(saved.handle, Arc::new(event))

@@ -98,7 +98,7 @@ impl Session {
         let unit = self.gpu.properties().frame_bytes.max(1);
         if bytes == 0 || !bytes.is_multiple_of(unit) {
             return Err(VgpuError::Argument(format!(
-                "{bytes} bytes are no multiple of the frame size {unit}"
+                "{bytes} bytes are not a multiple of the frame size {unit}"
             )));
         }
         let share = self.object_share()?;

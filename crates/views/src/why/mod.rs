@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use mica_command::output::{hanging, print_json, terminal_columns};
 use mica_command::refusal::explain;
+use mica_command::share::short_of_processors;
 use mica_command::size::show_bytes;
 use mica_control::api::{Point, Stats, Subject, Timelines, VgpuInfo};
 use mica_control::client::{ControlClient, Span};
@@ -138,6 +139,7 @@ fn figures(
         share_got_percent: own.percent(own.gpu_seconds),
         waiting_percent: own.percent(own.waited_seconds).min(100.0),
         gpu_busy_percent: gpu.percent(gpu.gpu_seconds),
+        processors_percent: short_of_processors(after),
         more_urgent: more_urgent.map(|other| other.name.clone()).collect(),
         launches_per_second: own.launches as f64 / own.seconds.max(0.001),
         launch_us: (own.launches > 0).then(|| own.gpu_seconds / own.launches as f64 * 1e6),
@@ -215,6 +217,7 @@ fn headline(findings: &[Finding]) -> &'static str {
         Some(Cause::NoProgram) => "no program uses it",
         Some(Cause::Degraded) => "a limit is not in force",
         Some(Cause::BelowShare) => "it waits and gets less than its share",
+        Some(Cause::BusyHost) => "the machine's processors are busy with other programs",
         Some(Cause::Capped) => "its cap holds it",
         Some(Cause::OthersPriority) => "more urgent virtual GPUs go first",
         Some(Cause::WaitingForTurns) => "it waits for its turn",

@@ -3,6 +3,7 @@
 //! Each cause that is found has a weight, the percent of the time that it explains. What neither runs on the GPU nor waits for
 //! it is the host's part.
 
+use mica_command::share::busy_host_words;
 use mica_control::api::VgpuState;
 use serde::Serialize;
 
@@ -31,6 +32,9 @@ pub struct Figures {
     pub waiting_percent: f64,
     /// How busy the GPU was.
     pub gpu_busy_percent: f64,
+    /// Percent of the time of the software GPU's turns in which it had processors, where the host's other programs take
+    /// many of them.
+    pub processors_percent: Option<f64>,
     /// Other virtual GPUs on the same GPU that are more urgent and used it.
     pub more_urgent: Vec<String>,
     /// Submissions a second.
@@ -67,6 +71,8 @@ pub enum Cause {
     Degraded,
     /// It waits and gets less than its share.
     BelowShare,
+    /// Other programs of the host have the processors that the software GPU computes with.
+    BusyHost,
     /// It reached its cap.
     Capped,
     /// More urgent ones go first.
@@ -212,6 +218,25 @@ fn has_share(figures: &Figures) -> bool {
     figures.share_got_percent >= figures.share_asked_percent * HELD
 }
 
+/// Whether it has less than its share because the host's other programs have the processors.
+fn busy_host(figures: &Figures) -> Option<Finding> {
+    let waits = figures.waiting_percent >= WORTH_PERCENT;
+    let percent = figures
+        .processors_percent
+        .filter(|_| waits && !has_share(figures))?;
+    let (got, asked) = (figures.share_got_percent, figures.share_asked_percent);
+    let of_all = got / figures.gpu_busy_percent.max(got).max(0.1) * 100.0;
+    Some(finding(
+        Cause::BusyHost,
+        100.0 - percent,
+        format!(
+            "{}: it has {of_all:.0} % of what all virtual GPUs have ({asked:.0} % is its share), which is {got:.1} % of the GPU",
+            busy_host_words(percent)
+        ),
+        "end other programs on this machine, or give them fewer processors (taskset, nice)".into(),
+    ))
+}
+
 /// Percent of the GPU's time that other virtual GPUs use.
 fn used_by_others(figures: &Figures) -> f64 {
     (figures.gpu_busy_percent - figures.share_got_percent).max(0.0)
@@ -221,6 +246,9 @@ fn waiting(figures: &Figures) -> Option<Finding> {
     let (name, waits) = (&figures.name, figures.waiting_percent.min(100.0));
     let (got, asked) = (figures.share_got_percent, figures.share_asked_percent);
     let (others, has_share) = (used_by_others(figures), has_share(figures));
+    if let Some(finding) = busy_host(figures) {
+        return Some(finding);
+    }
     if let Some(capped) = Some(figures).filter(|f| f.cap).and_then(capped) {
         return Some(capped);
     }
@@ -439,6 +467,36 @@ mod tests {
             assert_eq!(first(&stopped), cause);
             assert_eq!(findings(&stopped).len(), 1);
         }
+    }
+
+    #[test]
+    fn on_a_busy_machine_neither_a_cap_nor_its_share_is_to_blame() {
+        let starved = Figures {
+            share_asked_percent: 20.0,
+            share_got_percent: 2.0,
+            waiting_percent: 90.0,
+            gpu_busy_percent: 10.0,
+            processors_percent: Some(11.0),
+            cap: true,
+            ..busy()
+        };
+        assert_eq!(first(&starved), Cause::BusyHost);
+        let sentence = &findings(&starved)[0].sentence;
+        let parts = [
+            "has them 11 % of the time",
+            "20 % of what",
+            "2.0 % of the GPU",
+        ];
+        assert!(
+            parts.iter().all(|part| sentence.contains(part)),
+            "{sentence}"
+        );
+        let has_it = Figures {
+            share_got_percent: 20.0,
+            gpu_busy_percent: 40.0,
+            ..starved
+        };
+        assert_ne!(first(&has_it), Cause::BusyHost);
     }
 
     #[test]

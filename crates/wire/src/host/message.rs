@@ -169,6 +169,22 @@ record! {
     }
 }
 
+impl MemorySums {
+    /// Of no memory.
+    pub const NONE: Self = Self {
+        pieces: 0,
+        asked_bytes: 0,
+        away_bytes: 0,
+        pinned_bytes: 0,
+        store_bytes: 0,
+        pool_held_bytes: 0,
+        pool_asked_bytes: 0,
+        pool_given_bytes: 0,
+        pool_largest_free_bytes: 0,
+        pool_pieces: 0,
+    };
+}
+
 record! {
     /// One line of a worker's profile: all that happened under one name since the profile began.
     ProfileRow {
@@ -201,7 +217,8 @@ record! {
         version: u64,
         /// Bytes that it says it was granted, when it resumes after a restart of the daemon.
         claimed_bytes: u64,
-        /// The number that the earlier daemon gave it, when it resumes.
+        /// The number that the earlier daemon gave it, when it resumes. From a program whose session is in a snapshot the number of
+        /// that session, which goes on in another worker.
         client_id: u64,
         /// Capability to join a virtual GPU.
         token: [u8; 16],
@@ -468,11 +485,20 @@ messages! {
 impl ClientMessage {
     /// The hello of a process that was not known before.
     pub fn hello(role: Role, token: [u8; 16]) -> Self {
+        Self::hello_for(role, token, 0)
+    }
+
+    /// The hello of a program that waits until its session of this number goes on after a snapshot.
+    pub fn hello_for_session(token: [u8; 16], session: u64) -> Self {
+        Self::hello_for(Role::Program, token, session)
+    }
+
+    fn hello_for(role: Role, token: [u8; 16], client_id: u64) -> Self {
         let introduction = Introduction {
             role,
             version: PROTOCOL_VERSION,
             claimed_bytes: 0,
-            client_id: 0,
+            client_id,
             token,
         };
         Self::Hello { introduction }

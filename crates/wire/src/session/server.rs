@@ -159,7 +159,8 @@ impl Greeting {
         self.resumes.as_ref().map(|(session, ..)| *session)
     }
 
-    /// Answers a program whose session was saved, and goes on with it in the area that the program has brought.
+    /// Answers a program whose session was saved, and takes the area that the program has brought. Until
+    /// [`SessionPort::go_on`] the program takes the end of this worker for the end of an attempt.
     ///
     /// # Errors
     /// If the program brought no area, it cannot be mapped, or the program is gone.
@@ -167,11 +168,14 @@ impl Greeting {
         let (_, fd, files) = (self.resumes.take())
             .ok_or_else(|| SessionError::Ended("the program brought no area".into()))?;
         let area = SessionArea::adopt(fd).map_err(SessionError::system("mmap"))?;
-        area.control().worker.parked.store(0, SeqCst);
         let port = SessionPort::new(area, self.socket, None);
         port.taken.store(state.position, Release);
         port.done.store(state.position, Release);
-        *lock(&port.unfinished) = state.unfinished.into_iter().collect();
+        // As `answer` keeps them: more were never kept.
+        let held: usize = state.unfinished.iter().map(|(_, bytes)| bytes.len()).sum();
+        if held <= UNFINISHED_BYTES {
+            *lock(&port.unfinished) = state.unfinished.into_iter().collect();
+        }
         let answer = Handshake::Resumed { version: VERSION };
         port.socket.send(&answer, &[]).map_err(no_handshake)?;
         for _ in 0..files {
@@ -344,6 +348,11 @@ impl SessionPort {
     /// for the program any more.
     pub fn park(&self, session: u64) {
         self.area.control().worker.parked.store(session, SeqCst);
+    }
+
+    /// Says that a session that was parked goes on here: what is done for the program from now on is in no file.
+    pub fn go_on(&self) {
+        self.area.control().worker.parked.store(0, SeqCst);
     }
 
     /// Tells a peer that watches for any change that there is one.

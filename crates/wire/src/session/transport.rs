@@ -62,14 +62,16 @@ pub trait ClientTransport: Send + Sync {
     fn can_offer(&self) -> bool {
         false
     }
-    /// Keeps the file of host memory at a device address for another worker.
-    fn offer_file(&self, _address: u64, _fd: OwnedFd) {}
+    /// Keeps the file of a context's host memory at a device address for another worker.
+    fn offer_file(&self, _context: u64, _address: u64, _fd: OwnedFd) {}
     /// Which of the files kept for a device address so far is the last; 0 if there is none.
     fn file_number(&self, _address: u64) -> u64 {
         0
     }
     /// Forgets the file of this number of host memory that the device uses no more.
     fn forget_file(&self, _address: u64, _number: u64) {}
+    /// Forgets the files of a context that has ended.
+    fn forget_files_of(&self, _context: u64) {}
     /// How often another worker went on with the session. A call that was made while the number changed may have come without
     /// the descriptor that was sent for it.
     fn returns(&self) -> u64 {

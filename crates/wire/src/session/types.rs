@@ -31,6 +31,8 @@ record! {
         attributes: Vec<(u32, i32)>,
         /// Whether a real driver answers questions about kernels.
         has_driver: bool,
+        /// Whether the session can be saved and go on in another worker, which needs the files of host memory again.
+        can_be_saved: bool,
         /// For each pair of multiprocessors the cluster it belongs to; empty where the device does not tell.
         processor_groups: Vec<u8>,
         /// For each pair of multiprocessors its place in its cluster.

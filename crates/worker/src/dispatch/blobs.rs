@@ -84,6 +84,13 @@ impl Dispatcher {
         done(())
     }
 
+    /// How many bytes they have together.
+    pub(crate) fn blob_bytes(&self) -> u64 {
+        let blobs = lock(&self.blobs);
+        let arrived = blobs.by_number.values().flatten();
+        arrived.map(|blob| blob.bytes.len() as u64).sum()
+    }
+
     /// The blobs that wait for their calls.
     pub(crate) fn blobs(&self) -> Vec<(u64, Vec<u8>)> {
         let blobs = lock(&self.blobs);

@@ -33,6 +33,8 @@ fn access(number: u32) -> Result<Access, VgpuError> {
         0 => Ok(Access::None),
         1 => Ok(Access::Read),
         3 => Ok(Access::ReadWrite),
-        other => Err(VgpuError::Argument(format!("{other} is no kind of access"))),
+        other => Err(VgpuError::Argument(format!(
+            "{other} is not a kind of access"
+        ))),
     }
 }

@@ -247,7 +247,7 @@ impl Dispatcher {
                 bytes: host.bytes,
                 offset: host.offset,
                 charge: host.charged,
-                wanted: 0,
+                wanted: host.address,
                 offered: true,
             };
             let registered = self.host_register(&call, Some(DevicePtr(host.address)));

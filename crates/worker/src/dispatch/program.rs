@@ -14,7 +14,7 @@ handlers! { dispatcher, session, tail;
         tracing::info!(pid = call.pid, %program, "a program attached");
         let vgpu = session.vgpu();
         let limit = vgpu.memory().limit_bytes;
-        Ok(convert::snapshot(vgpu.spec().name, limit, &**session.gpu()))
+        Ok(convert::snapshot(&vgpu.spec(), limit, &**session.gpu()))
     };
     MemoryInfo(_) => {
         let mut view = session.vgpu().memory();

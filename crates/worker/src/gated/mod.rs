@@ -127,7 +127,7 @@ impl Gated {
                 self.contexts.fetch_add(1, AcqRel);
                 self.submitter.context_made();
             }
-            Effect::EndsContext => self.contexts_ended(1),
+            Effect::EndsContext(_) => self.contexts_ended(1),
             Effect::None | Effect::MakesStream | Effect::EndsStream(_) | Effect::FreesMemory(_) => {
             }
         }

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::AcqRel;
 
+use mica_gpu::Share;
 use mica_snapshot::{BLOCK_BYTES, Manifest, SavedHost, SavedPort, SavedSession, Snapshot};
 use mica_vgpu::Session;
 use mica_wire::session::SESSION_VERSION;
@@ -12,6 +13,11 @@ use mica_wire::session::SESSION_VERSION;
 use super::{Kept, Task, lock};
 use crate::OutputBuffer;
 use crate::last_resort;
+
+/// What a session is charged for while it is read.
+const OBJECTS: &str = "the objects of a snapshot";
+/// What a list of bytes takes beside them.
+const PIECE_BYTES: usize = 64;
 
 /// A session that waits for its program.
 pub(crate) struct Restored {
@@ -23,6 +29,8 @@ pub(crate) struct Restored {
     pub(crate) port: SavedPort,
     /// Host memory whose files the program brings.
     pub(crate) host: Vec<SavedHost>,
+    /// What the two lists above are charged as.
+    pub(crate) held: Share,
 }
 
 pub(super) fn run(task: &Task, file: File, life: Option<&OwnedFd>, number: u64) {
@@ -57,21 +65,50 @@ fn read(task: &Task, file: &File, number: u64) -> Result<Restored, String> {
     if manifest.program.session != number {
         return Err("its program waits for another snapshot, which was made later".into());
     }
-    let (saved, port) = snapshot.session().map_err(failed)?;
     let (session, output) = open(task, manifest)?;
-    let made = session.restore(&saved).map_err(|error| error.sentence());
-    let made = made.and_then(|()| restore_memory(&snapshot, &saved, &session));
-    if let Err(why) = made {
-        session.close();
-        return Err(why);
+    match read_into(&snapshot, &session) {
+        Ok((port, host, held)) => Ok(Restored {
+            number,
+            session,
+            output,
+            port,
+            host,
+            held,
+        }),
+        Err(why) => {
+            session.close();
+            Err(why)
+        }
     }
-    Ok(Restored {
-        number,
-        session,
-        output,
-        port,
-        host: saved.host,
-    })
+}
+
+/// Reads everything into a new session; what is for later, and what that is charged as.
+fn read_into(
+    snapshot: &Snapshot<'_>,
+    session: &Session,
+) -> Result<(SavedPort, Vec<SavedHost>, Share), String> {
+    let (most, left) = snapshot.session_room();
+    // Before a byte of them is read: whoever made the file may have made much of it.
+    let held = session.budget().take(most, OBJECTS);
+    let mut held = held.map_err(|error| error.message)?;
+    let (saved, port) = snapshot.session().map_err(|error| error.to_string())?;
+    let resized = held.resize(left, OBJECTS);
+    resized.map_err(|error| error.message)?;
+    session.restore(&saved).map_err(|error| error.sentence())?;
+    restore_memory(snapshot, &saved, session)?;
+    let resized = held.resize(kept_bytes(&port, &saved.host), OBJECTS);
+    resized.map_err(|error| error.message)?;
+    Ok((port, saved.host, held))
+}
+
+/// Host memory of what waits for the program.
+fn kept_bytes(port: &SavedPort, host: &[SavedHost]) -> u64 {
+    let answers = port.unfinished.iter().map(|(_, bytes)| bytes.len());
+    let printed = port.output.iter().map(|(_, bytes)| bytes.len());
+    let blobs = port.blobs.iter().map(|(_, bytes)| bytes.len());
+    let lists = answers.chain(printed).chain(blobs);
+    let bytes: usize = lists.map(|bytes| bytes + PIECE_BYTES).sum();
+    (bytes + size_of_val(host)) as u64
 }
 
 /// A session on a device with the addresses of the old one.

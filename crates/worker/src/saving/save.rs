@@ -7,7 +7,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use mica_gpu::Gpu;
-use mica_snapshot::{BLOCK_BYTES, DeviceFacts, Manifest, ProgramFacts, SavedPort, Writer};
+use mica_snapshot::{
+    BLOCK_BYTES, DeviceFacts, Manifest, ProgramFacts, SavedPort, Writer, objects_room,
+};
 use mica_vgpu::Session;
 use mica_wire::session::SESSION_VERSION;
 
@@ -17,8 +19,6 @@ use crate::shared_files::random_name;
 
 /// How long the work of a session may take to end.
 const DRAIN_WITHIN: Duration = Duration::from_secs(30);
-/// How long a saved session holds still for the daemon's word. A daemon that is gone does not say it.
-const WORD_WITHIN: Duration = Duration::from_secs(60);
 /// How often it looks whether the daemon is gone.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -81,11 +81,10 @@ fn served(task: &Task) -> Result<(Arc<SessionThreads>, u32), &'static str> {
     }
 }
 
-/// Waits for the word of this daemon, and of no later one, which does not know of the snapshot.
+/// Waits for the word of this daemon, which always says it, and of no later one, which does not know of the snapshot.
 fn is_parked(task: &Task, daemon: u32, ending: &Receiver<bool>) -> bool {
-    let began = Instant::now();
     let is_there = || !task.link.is_down() && task.link.replacements() == daemon;
-    while began.elapsed() < WORD_WITHIN && is_there() {
+    while is_there() {
         match ending.recv_timeout(LOOK_EVERY) {
             Ok(park) => return park,
             Err(RecvTimeoutError::Timeout) => {}
@@ -108,6 +107,10 @@ fn write(
     if let Some(obstacle) = threads.obstacle_to_saving() {
         return Err(obstacle);
     }
+    // The copies of its objects; whoever restores it is charged no more.
+    let copies = objects_room(session.image_bytes() + threads.blob_bytes());
+    let held = session.budget().take(copies, "the objects of a snapshot");
+    let _held = held.map_err(|error| error.message)?;
     let saved = session.save().map_err(|error| error.sentence())?;
     let port = SavedPort {
         position: still.position(),

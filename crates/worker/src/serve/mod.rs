@@ -33,6 +33,7 @@ use mica_wire::session::{IvshmemLayout, SessionError};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::dispatch::Dispatcher;
+use crate::endings::Endings;
 use crate::gated::Submitter;
 use crate::last_resort;
 use crate::saving::{Restored, Saving};
@@ -48,6 +49,19 @@ impl Worker {
     pub(crate) fn close_to_sessions(&self) -> bool {
         let closed = self.sessions.compare_exchange(0, CLOSED, AcqRel, Acquire);
         closed.is_ok()
+    }
+
+    /// As [`Worker::close_to_sessions`], if all sessions have been ending for longer than they may.
+    pub(crate) fn close_to_late_endings(&self) -> bool {
+        let open = self.sessions.load(Acquire);
+        // Without a gate nothing but this process has to be freed.
+        let may_end = self.ends_with_program && self.submitter.is_none();
+        let are_late = may_end && self.endings.are_late(open);
+        are_late
+            && (self
+                .sessions
+                .compare_exchange(open, CLOSED, AcqRel, Acquire))
+            .is_ok()
     }
 
     /// Serves a program on a socket, on threads of its own. Until it has said hello there is one thread and nothing
@@ -112,6 +126,7 @@ impl Worker {
             files: Some(Arc::clone(link) as _),
             is_urgent: self.is_urgent,
             saving: Some((&self.saving, pid)),
+            endings: Some(&self.endings),
         };
         let served = match greeting.resumes() {
             None => {
@@ -126,8 +141,9 @@ impl Worker {
                     self.sessions.fetch_sub(1, AcqRel);
                     served
                 }
+                // The program asks the daemon again, which knows where it was restored, or that it was not.
                 None => {
-                    greeting.refuse("the snapshot of this session was not restored here");
+                    drop(greeting);
                     Ok(None)
                 }
             },
@@ -195,6 +211,8 @@ struct Surroundings<'a> {
     is_urgent: bool,
     /// Who saves it, and the number of its program's process.
     saving: Option<(&'a Saving, u32)>,
+    /// Who is told that its program has ended.
+    endings: Option<&'a Endings>,
 }
 
 /// As [`serve_session`], for a program that has said hello.
@@ -240,6 +258,7 @@ fn serve_restored(
         output,
         port: saved,
         host,
+        held,
         ..
     } = restored;
     let state = PortState {
@@ -258,10 +277,13 @@ fn serve_restored(
     let dispatcher = Dispatcher::new(session, port, output, files);
     dispatcher.restore_blobs(&saved.blobs);
     if let Err(why) = dispatcher.restore_host(&host) {
+        // The program is parked still.
         let text = format!("host memory of its program could not be had again: {why}");
-        dispatcher.port.end(&text);
         return Err(SessionError::Ended(text).into());
     }
+    dispatcher.port.go_on();
+    // All of it is the session's own by now, and charged there.
+    drop((saved.output, saved.blobs, host, held));
     serve_on(dispatcher, life, surroundings)
 }
 
@@ -277,6 +299,7 @@ fn serve_on(
         saving.serves(&threads, pid);
     }
     watch(&port, life.as_ref());
+    let _ending = surroundings.endings.map(Endings::begin);
     Ok(threads.close())
 }
 

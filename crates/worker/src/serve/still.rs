@@ -47,6 +47,11 @@ impl SessionThreads {
         &self.dispatcher.output
     }
 
+    /// How many bytes were sent ahead of calls which have not come.
+    pub(crate) fn blob_bytes(&self) -> u64 {
+        self.dispatcher.blob_bytes()
+    }
+
     /// Bytes that were sent ahead of calls which have not come.
     pub(crate) fn blobs(&self) -> Vec<(u64, Vec<u8>)> {
         self.dispatcher.blobs()
@@ -54,9 +59,6 @@ impl SessionThreads {
 
     /// What of the session cannot be saved, besides what the engine knows.
     pub(crate) fn obstacle_to_saving(&self) -> Option<String> {
-        if self.gated.is_some() {
-            return Some("snapshots are made on the software GPU only so far".into());
-        }
         if !self.dispatcher.port.is_answered_elsewhere() {
             let what = "its program is on another machine or in a virtual machine, and could not come back to it";
             return Some(what.into());
@@ -133,7 +135,7 @@ impl SessionThreads {
         loop {
             self.dispatcher.settle();
             let calls = self.without_ring.load(SeqCst);
-            if self.is_over() || (calls == 0 && gpu.is_idle()) {
+            if self.is_over() || (calls == 0 && gpu.is_at_rest()) {
                 break;
             }
             if Instant::now() >= end {

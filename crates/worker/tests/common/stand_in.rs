@@ -1,5 +1,7 @@
 //! A stand-in for the driver, whose work ends when a test says so.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::process::Command;

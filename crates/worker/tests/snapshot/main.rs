@@ -1,6 +1,9 @@
 //! Snapshots, end to end: a real daemon, its workers on a software GPU, and a program that trains and never notices.
 
+mod card;
 mod hostile;
+#[path = "../common/stand_in.rs"]
+mod stand_in;
 #[path = "../../../daemon/tests/support/mod.rs"]
 mod support;
 mod training;
@@ -37,10 +40,15 @@ fn worker() {
 }
 
 fn start(dir: &Path) -> (Running, ControlClient) {
+    start_with(dir, "worker")
+}
+
+/// Starts a daemon whose workers are this file's function of that name.
+fn start_with(dir: &Path, worker: &str) -> (Running, ControlClient) {
     let exe = std::env::current_exe().unwrap();
     let text = format!(
         "[software_gpu]\nmemory_bytes = {}\n[workers]\nconfine = false\n[daemon]\nworker_command = [{:?}, \"--exact\", \
-         \"worker\", \"--ignored\"]\n",
+         {worker:?}, \"--ignored\"]\n",
         256 * MIB,
         exe.display(),
     );

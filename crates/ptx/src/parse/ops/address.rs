@@ -22,8 +22,7 @@ pub(crate) fn cvta(p: &mut Parser<'_>) -> Result<Op> {
     };
     let ty = p.address_type()?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let src = p.next_src(ty)?;
+    let (dst, [src]) = p.dst_and_srcs(ty)?;
     Ok(Op::Cvta {
         to_generic,
         space,
@@ -50,8 +49,7 @@ pub(crate) fn mapa(p: &mut Parser<'_>) -> Result<Op> {
     let space = p.mods.space().unwrap_or(Space::Generic);
     let ty = p.address_type()?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
+    let (dst, [a]) = p.dst_and_srcs(ty)?;
     let rank = p.next_src(B32)?;
     Ok(Op::Mapa {
         space,

@@ -3,6 +3,7 @@
 use crate::ast::{BoolOp, IntBinOp, IntUnOp, Lop3Pred, Op, Operand, PrmtMode, ScalarType};
 use crate::error::Result;
 use crate::parse::Parser;
+use crate::parse::ops::integer::hi_lo;
 
 use ScalarType::*;
 
@@ -15,9 +16,7 @@ pub(crate) fn logic(p: &mut Parser<'_>) -> Result<Op> {
     };
     let ty = p.ty_of(&[Pred, B16, B32, B64])?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
+    let (dst, [a, b]) = p.dst_and_srcs(ty)?;
     Ok(Op::IntBin {
         op,
         ty,
@@ -38,8 +37,7 @@ pub(crate) fn shift(p: &mut Parser<'_>) -> Result<Op> {
     };
     let ty = p.ty_of(&[B16, B32, B64, U16, U32, U64, S16, S32, S64])?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
+    let (dst, [a]) = p.dst_and_srcs(ty)?;
     let b = p.next_src(U32)?;
     Ok(Op::IntBin {
         op,
@@ -108,8 +106,7 @@ pub(crate) fn fns(p: &mut Parser<'_>) -> Result<Op> {
 pub(crate) fn bfe(p: &mut Parser<'_>) -> Result<Op> {
     let ty = p.ty_of(&[U32, U64, S32, S64])?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
+    let (dst, [a]) = p.dst_and_srcs(ty)?;
     let pos = p.next_src(U32)?;
     let len = p.next_src(U32)?;
     Ok(Op::Bfe {
@@ -125,9 +122,7 @@ pub(crate) fn bfe(p: &mut Parser<'_>) -> Result<Op> {
 pub(crate) fn bfi(p: &mut Parser<'_>) -> Result<Op> {
     let ty = p.ty_of(&[B32, B64])?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
+    let (dst, [a, b]) = p.dst_and_srcs(ty)?;
     let pos = p.next_src(U32)?;
     let len = p.next_src(U32)?;
     Ok(Op::Bfi {
@@ -170,8 +165,7 @@ pub(crate) fn szext(p: &mut Parser<'_>) -> Result<Op> {
     let clamp = clamp(p)?;
     let ty = p.ty_of(&[U32, S32])?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
+    let (dst, [a]) = p.dst_and_srcs(ty)?;
     let pos = p.next_src(U32)?;
     Ok(Op::Szext {
         clamp,
@@ -191,9 +185,7 @@ pub(crate) fn shf(p: &mut Parser<'_>) -> Result<Op> {
     let clamp = clamp(p)?;
     p.ty_of(&[B32])?;
     p.no_more_mods()?;
-    let dst = p.dst(B32)?;
-    let a = p.next_src(B32)?;
-    let b = p.next_src(B32)?;
+    let (dst, [a, b]) = p.dst_and_srcs(B32)?;
     let amount = p.next_src(U32)?;
     Ok(Op::Shf {
         left,
@@ -254,10 +246,7 @@ fn signs(p: &mut Parser<'_>) -> Result<(bool, bool)> {
 /// `dp4a`.
 pub(crate) fn dp4a(p: &mut Parser<'_>) -> Result<Op> {
     let (a_signed, b_signed) = signs(p)?;
-    let dst = p.dst(B32)?;
-    let a = p.next_src(B32)?;
-    let b = p.next_src(B32)?;
-    let c = p.next_src(B32)?;
+    let (dst, [a, b, c]) = p.dst_and_srcs(B32)?;
     Ok(Op::Dp4a {
         a_signed,
         b_signed,
@@ -270,15 +259,9 @@ pub(crate) fn dp4a(p: &mut Parser<'_>) -> Result<Op> {
 
 /// `dp2a`.
 pub(crate) fn dp2a(p: &mut Parser<'_>) -> Result<Op> {
-    let hi = p.mods.flag("hi");
-    if !hi && !p.mods.flag("lo") {
-        return p.bad_instruction("needs `.lo` or `.hi`");
-    }
+    let hi = hi_lo(p)?;
     let (a_signed, b_signed) = signs(p)?;
-    let dst = p.dst(B32)?;
-    let a = p.next_src(B32)?;
-    let b = p.next_src(B32)?;
-    let c = p.next_src(B32)?;
+    let (dst, [a, b, c]) = p.dst_and_srcs(B32)?;
     Ok(Op::Dp2a {
         hi,
         a_signed,

@@ -224,9 +224,7 @@ pub(crate) fn selp(p: &mut Parser<'_>) -> Result<Op> {
         B16, B32, B64, U16, U32, U64, S16, S32, S64, F16, F16x2, Bf16, Bf16x2, F32, F64,
     ])?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
+    let (dst, [a, b]) = p.dst_and_srcs(ty)?;
     let pred = p.next_pred()?;
     Ok(Op::Selp {
         ty,
@@ -243,9 +241,7 @@ pub(crate) fn slct(p: &mut Parser<'_>) -> Result<Op> {
     let ty = p.ty_of(&[B16, B32, B64, U16, U32, U64, S16, S32, S64, F32, F64])?;
     let cond_ty = p.ty_of(&[S32, F32])?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
+    let (dst, [a, b]) = p.dst_and_srcs(ty)?;
     let c = p.next_src(cond_ty)?;
     Ok(Op::Slct {
         ty,

@@ -26,10 +26,7 @@ pub(crate) fn fma_of(p: &mut Parser<'_>, ty: ScalarType) -> Result<Op> {
     let relu = p.mods.flag("relu");
     let oob = p.mods.flag("oob");
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
-    let c = p.next_src(ty)?;
+    let (dst, [a, b, c]) = p.dst_and_srcs(ty)?;
     Ok(Op::Fma {
         ty,
         round,
@@ -73,8 +70,7 @@ pub(crate) fn unary(p: &mut Parser<'_>) -> Result<Op> {
         }
     };
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
+    let (dst, [a]) = p.dst_and_srcs(ty)?;
     Ok(Op::FloatUn {
         op,
         ty,
@@ -112,8 +108,6 @@ pub(crate) fn testp(p: &mut Parser<'_>) -> Result<Op> {
 pub(crate) fn copysign(p: &mut Parser<'_>) -> Result<Op> {
     let ty = p.ty_of(&[F32, F64])?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
+    let (dst, [a, b]) = p.dst_and_srcs(ty)?;
     Ok(Op::Copysign { ty, dst, a, b })
 }

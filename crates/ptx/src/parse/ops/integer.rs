@@ -62,9 +62,7 @@ pub(crate) fn add_sub(p: &mut Parser<'_>) -> Result<Op> {
 
 fn int_bin(p: &mut Parser<'_>, op: IntBinOp, ty: ScalarType, sat: bool, relu: bool) -> Result<Op> {
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
+    let (dst, [a, b]) = p.dst_and_srcs(ty)?;
     Ok(Op::IntBin {
         op,
         ty,
@@ -94,9 +92,7 @@ fn float_bin(p: &mut Parser<'_>, op: FloatBinOp, ty: ScalarType) -> Result<Op> {
         p.mods.flag("abs");
     }
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
+    let (dst, [a, b]) = p.dst_and_srcs(ty)?;
     if p.token.is(b',') {
         // Minimum and maximum of three came with compute_100.
         return p.unsupported();
@@ -184,7 +180,7 @@ pub(crate) fn mad(p: &mut Parser<'_>) -> Result<Op> {
     })
 }
 
-fn hi_lo(p: &mut Parser<'_>) -> Result<bool> {
+pub(super) fn hi_lo(p: &mut Parser<'_>) -> Result<bool> {
     let hi = p.mods.flag("hi");
     if !hi && !p.mods.flag("lo") {
         return p.bad_instruction("needs `.lo` or `.hi`");
@@ -197,9 +193,7 @@ pub(crate) fn mul24(p: &mut Parser<'_>) -> Result<Op> {
     let hi = hi_lo(p)?;
     let ty = p.ty_of(&[U32, S32])?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
+    let (dst, [a, b]) = p.dst_and_srcs(ty)?;
     Ok(Op::Mul24 { hi, ty, dst, a, b })
 }
 
@@ -209,10 +203,7 @@ pub(crate) fn mad24(p: &mut Parser<'_>) -> Result<Op> {
     let sat = p.mods.flag("sat");
     let ty = p.ty_of(&[U32, S32])?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
-    let c = p.next_src(ty)?;
+    let (dst, [a, b, c]) = p.dst_and_srcs(ty)?;
     Ok(Op::Mad24 {
         hi,
         sat,
@@ -228,10 +219,7 @@ pub(crate) fn mad24(p: &mut Parser<'_>) -> Result<Op> {
 pub(crate) fn sad(p: &mut Parser<'_>) -> Result<Op> {
     let ty = p.ty_of(INTS)?;
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
-    let c = p.next_src(ty)?;
+    let (dst, [a, b, c]) = p.dst_and_srcs(ty)?;
     Ok(Op::Sad { ty, dst, a, b, c })
 }
 
@@ -259,9 +247,7 @@ pub(crate) fn div(p: &mut Parser<'_>) -> Result<Op> {
         }
     };
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
-    let b = p.next_src(ty)?;
+    let (dst, [a, b]) = p.dst_and_srcs(ty)?;
     Ok(Op::FloatDiv {
         ty,
         prec,
@@ -307,8 +293,7 @@ pub(crate) fn sign(p: &mut Parser<'_>) -> Result<Op> {
     let ty = p.ty()?;
     let ftz = p.mods.flag("ftz");
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let a = p.next_src(ty)?;
+    let (dst, [a]) = p.dst_and_srcs(ty)?;
     match ty.class() {
         TypeClass::Float if matches!(ty, F16 | F16x2 | Bf16 | Bf16x2 | F32 | F64) => {
             let op = if abs { FloatUnOp::Abs } else { FloatUnOp::Neg };

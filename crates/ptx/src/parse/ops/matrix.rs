@@ -102,8 +102,7 @@ pub(crate) fn movmatrix(p: &mut Parser<'_>) -> Result<Op> {
     }
     p.ty_of(&[B16])?;
     p.no_more_mods()?;
-    let dst = p.dst(B32)?;
-    let src = p.next_src(B32)?;
+    let (dst, [src]) = p.dst_and_srcs(B32)?;
     Ok(Op::MovMatrix { dst, src })
 }
 

@@ -267,8 +267,7 @@ pub(crate) fn redux(p: &mut Parser<'_>) -> Result<Op> {
         _ => p.ty_of(&[B32])?,
     };
     p.no_more_mods()?;
-    let dst = p.dst(ty)?;
-    let src = p.next_src(ty)?;
+    let (dst, [src]) = p.dst_and_srcs(ty)?;
     let mask = p.next_src(B32)?;
     Ok(Op::Redux {
         op,

@@ -168,6 +168,25 @@ fn refuse_captured(event: &Event) -> Answer {
     }
 }
 
+/// What it takes to ask about an event: the state, the event, its context, and how often it has been recorded.
+type Asked = (&'static State, &'static Event, &'static Context, u64);
+
+/// An event that is not known to have been reached.
+///
+/// # Safety
+/// As [`event_of`].
+unsafe fn unreached(event: Handle) -> Answer<Option<Asked>> {
+    let state = state()?;
+    // SAFETY: our contract.
+    let (event, context) = unsafe { event_of(event) }?;
+    context.check(state)?;
+    refuse_captured(event)?;
+    if event.is_known_reached() {
+        return Ok(None);
+    }
+    Ok(Some((state, event, context, event.records.load(Acquire))))
+}
+
 driver! {
     fn event_create(out: *mut Handle, flags: u32) {
         let needs_untimed = flags & (INTERPROCESS | DISABLE_TIMING) == INTERPROCESS;
@@ -211,14 +230,9 @@ driver! {
     }
 
     fn event_query(event: Handle) {
-        let state = state()?;
-        let (event, context) = event_of(event)?;
-        context.check(state)?;
-        refuse_captured(event)?;
-        if event.is_known_reached() {
+        let Some((state, event, context, records)) = unreached(event)? else {
             return Ok(());
-        }
-        let records = event.records.load(Acquire);
+        };
         let reached = context.checked(state.client.call(&EventQuery { event: event.wire() }))?;
         if !reached.value {
             return Err(CuResult::NotReady.into());
@@ -229,14 +243,9 @@ driver! {
     }
 
     fn event_synchronize(event: Handle) {
-        let state = state()?;
-        let (event, context) = event_of(event)?;
-        context.check(state)?;
-        refuse_captured(event)?;
-        if event.is_known_reached() {
+        let Some((state, event, context, records)) = unreached(event)? else {
             return Ok(());
-        }
-        let records = event.records.load(Acquire);
+        };
         let done = state.client.wait(&EventSynchronize { event: event.wire() });
         state.waited();
         context.checked(done)?;

@@ -100,8 +100,8 @@ pub enum Effect {
     None,
     /// There is one more context, with its default stream.
     MakesContext,
-    /// A context is gone, with all it held.
-    EndsContext,
+    /// This context is gone, with all it held.
+    EndsContext(u64),
     /// There is one more stream.
     MakesStream,
     /// This stream is gone.
@@ -177,7 +177,7 @@ macro_rules! column {
 
     (effect $call:ident None) => { Effect::None };
     (effect $call:ident MakesContext) => { Effect::MakesContext };
-    (effect $call:ident EndsContext) => { Effect::EndsContext };
+    (effect $call:ident EndsContext) => { Effect::EndsContext($call.context) };
     (effect $call:ident MakesStream) => { Effect::MakesStream };
     (effect $call:ident EndsStream) => { Effect::EndsStream($call.stream) };
     (effect $call:ident FreesMemory) => { Effect::FreesMemory($call.address) };

@@ -109,11 +109,11 @@ impl<T: ClientTransport> SessionClient<T> {
         tail: &[u8],
     ) -> Result<R::Answer, SessionError> {
         self.before(request);
-        let file = self.file_of(request);
+        let freed = self.freed_by(request);
         let answer = call_over(&self.transport, request, tail);
         self.unwaited.sent();
         let answer = answer?;
-        self.forget(file);
+        self.forget(freed);
         if let Some((stream, order)) = request.made(&answer) {
             self.transport.note_order(stream, Some(order));
         }
@@ -123,9 +123,9 @@ impl<T: ClientTransport> SessionClient<T> {
     /// Makes a synchronous call that leaves no work behind.
     fn ask<R: Answered>(&self, request: &R) -> Result<R::Answer, SessionError> {
         self.before(request);
-        let file = self.file_of(request);
+        let freed = self.freed_by(request);
         let answer = call_over(&self.transport, request, &[])?;
-        self.forget(file);
+        self.forget(freed);
         Ok(answer)
     }
 
@@ -158,26 +158,32 @@ impl<T: ClientTransport> SessionClient<T> {
         self.unwaited.note(request.effect());
         match request.effect() {
             Effect::None | Effect::MakesContext | Effect::MakesStream => {}
-            Effect::EndsContext => self.windows.forget_all(),
+            Effect::EndsContext(_) => self.windows.forget_all(),
             Effect::EndsStream(stream) => self.transport.note_order(stream, None),
             Effect::FreesMemory(address) => self.windows.forget(address),
         }
     }
 
-    /// The file of host memory that a call frees: its address and its number. It is needed until the call was carried out,
-    /// which may be by another worker, and another file may be kept for the address by then.
+    /// The files of host memory that a call frees. They are needed until the call was carried out, which may be by another
+    /// worker.
     #[inline]
-    fn file_of<R: Request>(&self, request: &R) -> Option<(u64, u64)> {
+    fn freed_by<R: Request>(&self, request: &R) -> Freed {
         match request.effect() {
-            Effect::FreesMemory(address) => Some((address, self.transport.file_number(address))),
-            _ => None,
+            Effect::FreesMemory(address) => match self.transport.file_number(address) {
+                0 => Freed::Nothing,
+                number => Freed::File(address, number),
+            },
+            Effect::EndsContext(context) => Freed::FilesOf(context),
+            _ => Freed::Nothing,
         }
     }
 
     #[inline]
-    fn forget(&self, file: Option<(u64, u64)>) {
-        if let Some((address, number)) = file.filter(|(_, number)| *number > 0) {
-            self.transport.forget_file(address, number);
+    fn forget(&self, freed: Freed) {
+        match freed {
+            Freed::Nothing => {}
+            Freed::File(address, number) => self.transport.forget_file(address, number),
+            Freed::FilesOf(context) => self.transport.forget_files_of(context),
         }
     }
 
@@ -384,8 +390,7 @@ impl<T: ClientTransport> SessionClient<T> {
         if !charge || self.snapshot.has_driver {
             back(fd, offset, bytes);
         }
-        // Sessions of a driver cannot be saved.
-        let file = match !self.snapshot.has_driver && self.transport.can_offer() {
+        let file = match self.snapshot.can_be_saved && self.transport.can_offer() {
             true => fd.as_fd().try_clone_to_owned().ok(),
             false => None,
         };
@@ -408,7 +413,7 @@ impl<T: ClientTransport> SessionClient<T> {
                 answer => {
                     let address = answer?.value;
                     file.into_iter()
-                        .for_each(|file| self.transport.offer_file(address, file));
+                        .for_each(|file| self.transport.offer_file(context, address, file));
                     return Ok(address);
                 }
             }
@@ -439,6 +444,15 @@ impl<T: ClientTransport> SessionClient<T> {
         area.wake_peer(word, i32::MAX as u32);
         Ok(())
     }
+}
+
+/// Kept files of host memory that a call frees.
+enum Freed {
+    Nothing,
+    /// The one at an address, by its number: another file may be kept for the address by then.
+    File(u64, u64),
+    /// Those of a context.
+    FilesOf(u64),
 }
 
 fn call_over<T: ClientTransport, R: Answered>(

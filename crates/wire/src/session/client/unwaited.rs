@@ -34,8 +34,10 @@ impl Unwaited {
         match effect {
             Effect::MakesContext => drop(self.contexts.fetch_add(1, AcqRel)),
             Effect::MakesStream => self.has_streams.store(true, Relaxed),
-            Effect::None | Effect::EndsContext | Effect::EndsStream(_) | Effect::FreesMemory(_) => {
-            }
+            Effect::None
+            | Effect::EndsContext(_)
+            | Effect::EndsStream(_)
+            | Effect::FreesMemory(_) => {}
         }
     }
 

@@ -1,8 +1,11 @@
-//! Convolutions of images, as products: the windows of the images become rows of a matrix.
+//! Convolutions of images, as products: the windows of the images become rows of a matrix. On Hopper a kernel reads the
+//! windows from the images, and the matrix is never made.
 //!
 //! Images are `[images, channels, height, width]` with any strides, so that tensors in memory order
 //! NHWC are views (`swap`) like any other. The matrix of windows is made for a part of the images at a
 //! time, of at most [`WINDOW_BYTES`] where one image allows it.
+
+mod hopper;
 
 use mica::{ByValue, Grid};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -185,6 +188,9 @@ impl Ops {
     pub fn conv(&self, x: &Tensor, weight: &Tensor, spec: &Conv) -> Result<Tensor> {
         same_type(x, weight)?;
         let sizes = check(x.shape(), weight, spec)?;
+        if let Some(y) = self.conv_by_wgmma(&sizes, x, weight)? {
+            return y.swap(2, 3)?.swap(1, 2);
+        }
         let [oh, ow] = sizes.out;
         let y = self.unset(&[sizes.images, oh, ow, sizes.outputs], sizes.dtype)?;
         let weights = sizes.weights(self, weight)?;
@@ -210,6 +216,11 @@ impl Ops {
     ) -> Result<Tensor> {
         same_type(dy, weight)?;
         let sizes = check(shape, weight, spec)?;
+        if dy.shape() == [sizes.images, sizes.outputs, sizes.out[0], sizes.out[1]]
+            && let Some(dx) = self.conv_back_by_wgmma(&sizes, weight, dy)?
+        {
+            return dx.swap(2, 3)?.swap(1, 2);
+        }
         let dy = self.output_gradient(&sizes, dy)?;
         let dx = self.unset(shape, sizes.dtype)?;
         let weights = sizes.weights(self, weight)?;
