@@ -216,8 +216,12 @@ impl CudaGpu {
         self.with_places(|places| places.space())
     }
 
-    /// Whether no stream has work, by the driver's account. A context that has faulted runs nothing.
+    /// Whether no stream has work, by the driver's account, and no stream that was destroyed while it had. A context that has
+    /// faulted runs nothing.
     pub(super) fn has_no_work(&self) -> bool {
+        if self.releases.any() {
+            return false;
+        }
         let streams = self.streams.all();
         streams.into_iter().all(|stream| {
             // SAFETY: the driver's own handle.
