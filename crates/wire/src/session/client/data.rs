@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::SessionClient;
 use super::turns::Turn;
 use crate::session::area::{CHUNK_BYTES, CHUNKS, chunk_state};
-use crate::session::calls::{Copy, Read, Request, StreamQuery, Write, WriteNow};
+use crate::session::calls::{Copy, Read, Request, StreamQuery, Write};
 use crate::session::patience::{MANY_PROCESSORS, processors};
 use crate::session::ring::MAX_RECORD_BYTES;
 use crate::session::streaming_copy;
@@ -266,25 +266,6 @@ impl<T: ClientTransport> SessionClient<T> {
             offset += part.len() as u64;
         }
         Ok(())
-    }
-
-    /// Copies a few pageable bytes to the device as a driver's own synchronous copy does, where the session has one.
-    ///
-    /// # Errors
-    /// The device refuses, or the session has ended.
-    pub fn write_by_driver(
-        &self,
-        stream: u64,
-        address: u64,
-        bytes: &[u8],
-    ) -> Result<(), SessionError> {
-        self.call_with(&WriteNow { stream, address }, bytes)
-            .map(drop)
-    }
-
-    /// Whether a copy to the device of so many bytes can be made by [`SessionClient::write_by_driver`].
-    pub fn can_write_by_driver(&self, bytes: usize) -> bool {
-        self.snapshot.has_driver && bytes <= DRIVER_INLINE_BYTES
     }
 
     /// Copies device memory into pageable bytes; returns when they are there.
