@@ -1,6 +1,6 @@
 # Programs that copy or launch while a kernel waits for them, and errors of launches: one after the other, nothing beside them, 20 s each,
 # natively and in isolated mode. About 40 s. COPIES names others; COPIES_SIDES one side.
-copies=${COPIES:-destroy_early first_use first_use_copy streams_apart answers_in_doubt default_stream async_copies copy_order callbacks many_launches launch_errors fault_illegal_address}
+copies=${COPIES:-destroy_early first_use streams_apart answers_in_doubt default_stream async_copies copy_order callbacks many_launches launch_errors fault_illegal_address}
 # shellcheck disable=SC2086
 build $(printf 'tests/programs/%s.cu\n' $copies) >"$work/builds"
 cat "$work/builds"; failed=$((failed + $(grep -c FAIL "$work/builds")))
