@@ -18,7 +18,7 @@ const MAGIC: &[u8; 8] = b"mica-net";
 const NO_SESSION: SessionId = [0; 16];
 
 const fn mica_session_version() -> u16 {
-    assert!(mica_tunnel::SESSION_VERSION < 256);
+    const { assert!(mica_tunnel::SESSION_VERSION < 256) };
     mica_tunnel::SESSION_VERSION as u16
 }
 
