@@ -169,6 +169,15 @@ fn check_end(state: &State, end: &End, (width, height, depth): (u64, u64, u64)) 
 }
 
 impl CopyOp {
+    /// The device address of an end and the copy's bytes, if it is one row.
+    fn one_row(&self, end: &End) -> Option<(u64, usize)> {
+        let (width, height, depth) = self.extent;
+        match (end.place, height * depth) {
+            (Place::Device(address), 1) => Some((address, width as usize)),
+            _ => None,
+        }
+    }
+
     /// The wire's form, if no end is pageable.
     pub(crate) fn wire(&self) -> Option<CopyBox> {
         let (src, dst) = (self.src.device_box()?, self.dst.device_box()?);
@@ -257,6 +266,27 @@ pub(crate) fn run(target: Target, op: CopyOp, wait: bool) -> Answer {
     run_checked(target, op, wait)
 }
 
+/// Copies pageable memory to the device.
+fn write((state, context, stream): Target, op: &CopyOp, host: HostBox, wait: bool) -> Answer {
+    let (client, wire) = (&state.client, stream.wire());
+    let is_default = std::ptr::eq(stream, context.legacy);
+    if wait
+        && is_default
+        && !client.has_only_uploads()
+        && let Some(written) = write_by_driver(client, wire, op, host)
+    {
+        state.waited();
+        context.checked(written)?;
+        return context.check(state);
+    }
+    context.checked(write_pageable(client, wire, op, host)?)?;
+    // A synchronous copy also waits for what the stream has been given before.
+    match wait && !client.has_only_uploads() {
+        true => stream.synchronize(state),
+        false => context.check(state),
+    }
+}
+
 /// As [`run`], for a copy whose ends are known to lie in their memory.
 fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answer {
     if stream.capturing.load(Acquire) {
@@ -294,24 +324,7 @@ fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answ
             copy_on_host(&op);
             Ok(())
         }
-        (Some(host), None) => {
-            let is_default = std::ptr::eq(stream, context.legacy);
-            if wait
-                && is_default
-                && !client.has_only_uploads()
-                && let Some(written) = write_by_driver(client, wire, &op, host)
-            {
-                state.waited();
-                context.checked(written)?;
-                return context.check(state);
-            }
-            context.checked(write_pageable(client, wire, &op, host)?)?;
-            // A synchronous copy also waits for what the stream has been given before.
-            match wait && !client.has_only_uploads() {
-                true => stream.synchronize(state),
-                false => context.check(state),
-            }
-        }
+        (Some(host), None) => write((state, context, stream), &op, host, wait),
         (None, Some(host)) => {
             let taken = read_pageable(client, wire, &op, host)?;
             state.waited();
@@ -330,14 +343,10 @@ fn write_by_driver(
     op: &CopyOp,
     host: HostBox,
 ) -> Option<Result<(), SessionError>> {
-    let (width, height, depth) = op.extent;
-    let (Place::Device(address), 1) = (op.dst.place, height * depth) else {
-        return None;
-    };
-    let can = client.can_write_by_driver(width as usize);
-    can.then(|| {
+    let (address, width) = op.one_row(&op.dst)?;
+    client.can_write_by_driver(width).then(|| {
         // SAFETY: the program says that so many bytes are there.
-        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width as usize) };
+        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width) };
         client.write_by_driver(stream, address, bytes)
     })
 }
@@ -349,10 +358,9 @@ fn write_pageable(
     op: &CopyOp,
     host: HostBox,
 ) -> Answer<Result<(), SessionError>> {
-    let (width, height, depth) = op.extent;
-    if let (Place::Device(address), 1) = (op.dst.place, height * depth) {
+    if let Some((address, width)) = op.one_row(&op.dst) {
         // SAFETY: the program says that so many bytes are there.
-        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width as usize) };
+        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width) };
         return Ok(client.write(stream, address, bytes));
     }
     let Some(device) = op.dst.device_box() else {
@@ -369,10 +377,9 @@ fn read_pageable(
     op: &CopyOp,
     host: HostBox,
 ) -> Answer<Result<(), SessionError>> {
-    let (width, height, depth) = op.extent;
-    if let (Place::Device(address), 1) = (op.src.place, height * depth) {
+    if let Some((address, width)) = op.one_row(&op.src) {
         // SAFETY: the program says that there is room for so many bytes.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(host.pointer, width as usize) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(host.pointer, width) };
         return Ok(client.read(stream, address, bytes));
     }
     let Some(device) = op.src.device_box() else {
