@@ -266,27 +266,6 @@ pub(crate) fn run(target: Target, op: CopyOp, wait: bool) -> Answer {
     run_checked(target, op, wait)
 }
 
-/// Copies pageable memory to the device.
-fn write((state, context, stream): Target, op: &CopyOp, host: HostBox, wait: bool) -> Answer {
-    let (client, wire) = (&state.client, stream.wire());
-    let is_default = std::ptr::eq(stream, context.legacy);
-    if wait
-        && is_default
-        && !client.has_only_uploads()
-        && let Some(written) = write_by_driver(client, wire, op, host)
-    {
-        state.waited();
-        context.checked(written)?;
-        return context.check(state);
-    }
-    context.checked(write_pageable(client, wire, op, host)?)?;
-    // A synchronous copy also waits for what the stream has been given before.
-    match wait && !client.has_only_uploads() {
-        true => stream.synchronize(state),
-        false => context.check(state),
-    }
-}
-
 /// As [`run`], for a copy whose ends are known to lie in their memory.
 fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answer {
     if stream.capturing.load(Acquire) {
@@ -324,7 +303,14 @@ fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answ
             copy_on_host(&op);
             Ok(())
         }
-        (Some(host), None) => write((state, context, stream), &op, host, wait),
+        (Some(host), None) => {
+            context.checked(write_pageable(client, wire, &op, host)?)?;
+            // A synchronous copy also waits for what the stream has been given before.
+            match wait && !client.has_only_uploads() {
+                true => stream.synchronize(state),
+                false => context.check(state),
+            }
+        }
         (None, Some(host)) => {
             let taken = read_pageable(client, wire, &op, host)?;
             state.waited();
@@ -333,22 +319,6 @@ fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answ
         }
         (None, None) => invalid(),
     }
-}
-
-/// Has a driver copy a few bytes as a synchronous copy of its own, which comes back where a wait for the stream does not;
-/// `None` if they are no few bytes for a driver.
-fn write_by_driver(
-    client: &SessionClient,
-    stream: u64,
-    op: &CopyOp,
-    host: HostBox,
-) -> Option<Result<(), SessionError>> {
-    let (address, width) = op.one_row(&op.dst)?;
-    client.can_write_by_driver(width).then(|| {
-        // SAFETY: the program says that so many bytes are there.
-        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width) };
-        client.write_by_driver(stream, address, bytes)
-    })
 }
 
 /// Sends the bytes of a pageable box; what became of it.
