@@ -9,13 +9,14 @@ use mica_check::BlockWatcher;
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
 use mica_kernel::{
-    BlockContext, BlockOutcome, Fault, FaultKind, LiveSlot, Monitor, MonitorRef, Services,
-    ServicesRef,
+    BlockContext, BlockOutcome, ClusterPlace, Dim3, Fault, FaultKind, LiveSlot, Monitor,
+    MonitorRef, Services, ServicesRef,
 };
 use mica_ptx::names::readable;
 
 use crate::area::Area;
 use crate::check::{self, GridCheck, GridMemory};
+use crate::cluster::Team;
 use crate::config::OutputKind;
 use crate::context::lock;
 use crate::core::Core;
@@ -29,6 +30,8 @@ pub(crate) struct BlockRunner {
     context: BlockContext,
     /// Told of what blocks do, where the device is checked.
     watcher: Option<Box<BlockWatcher<GridMemory>>>,
+    /// All blocks of a cluster, where they run together.
+    team: Option<Team>,
     /// What `context.live` points to.
     live: Vec<LiveSlot>,
     /// The block that ran last.
@@ -50,19 +53,24 @@ impl BlockRunner {
             .get(grid.kernel)
             .ok_or_else(|| GpuError::new(CuResult::InvalidHandle, "the launch names no kernel"))?;
         area.enter(grid.context.id);
-        let local_bytes = grid.local_stride * threads;
+        let blocks = grid.cluster.count();
+        let local_bytes = grid.local_stride * threads * blocks;
         let local_base = area.local(local_bytes)?;
-        let shared_base = area.shared(grid.shared_len);
+        let (shared_base, pitch) = match blocks {
+            1 => (area.shared(grid.shared_len), grid.shared_len),
+            _ => area.cluster(grid.shared_len, blocks)?,
+        };
         let params_device = if info.params_addressed {
             area.params(&grid.params)
         } else {
             0
         };
         let scratch_bytes = executable.scratch_bytes(grid.kernel, threads as u32);
+        let scratch_pitch = scratch_bytes.next_multiple_of(64);
         let params_len = grid.params.len() as u64;
         let own = [
             area.params_range(if params_device == 0 { 0 } else { params_len }),
-            (shared_base, grid.shared_len),
+            (shared_base, pitch * blocks),
             (local_base, local_bytes),
         ];
         let services = BlockServices {
@@ -94,11 +102,14 @@ impl BlockRunner {
             smid,
             grid_id: grid.id,
             stop: &raw const grid.stop,
-            scratch: area.scratch(scratch_bytes)?,
+            scratch: area.scratch(scratch_pitch * blocks as usize)?,
             grid_workspace: grid.workspace,
             proven: u32::from(grid.proven),
+            cluster_place: ClusterPlace::alone(Dim3::default(), grid.grid),
             ..BlockContext::empty()
         };
+        let distances = [pitch, grid.local_stride * threads, scratch_pitch as u64];
+        let team = (blocks > 1).then(|| Team::new(&context, grid, distances));
         let watcher = check::watcher(core, grid);
         let slots = match watcher {
             Some(_) => executable.live_slots(grid.kernel),
@@ -108,6 +119,7 @@ impl BlockRunner {
             services,
             context,
             watcher,
+            team,
             live: vec![LiveSlot::default(); slots],
             reached: 0,
         })
@@ -162,6 +174,7 @@ impl BlockRunner {
             services,
             context,
             watcher,
+            team,
             live,
             reached,
         } = self;
@@ -181,6 +194,7 @@ impl BlockRunner {
         (context.live, context.live_len) = (live.as_mut_ptr(), live.len() as u64);
         context.monitor = (monitor.as_mut()).map_or(std::ptr::null_mut(), |m| &raw mut *m);
         let lent = &mut *context;
+        let cluster = team.as_mut();
         let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             // One scope for all of them: setting it up costs as much as a small block.
             // SAFETY: the context was filled by `new` from memory that this runner's grid and area
@@ -191,6 +205,7 @@ impl BlockRunner {
                     let [at, end] = &services.running;
                     end.store(blocks.end, Ordering::Relaxed);
                     let mut next = blocks.start;
+                    let mut cluster = cluster;
                     // A block that waits may end the run after itself.
                     while next < end.load(Ordering::Relaxed) {
                         let index = next;
@@ -199,8 +214,18 @@ impl BlockRunner {
                         if grid.cancelled.load(Ordering::Relaxed) {
                             break;
                         }
-                        lent.ctaid = grid.block_index(index);
                         *reached = index;
+                        let place = grid.block_index(index);
+                        if let Some(team) = &mut cluster {
+                            // The contract of this block is that of the members.
+                            match team.run(executable, grid, place, services) {
+                                BlockOutcome::Done => services.block_ended(),
+                                ended => return ended,
+                            }
+                            continue;
+                        }
+                        lent.ctaid = place;
+                        lent.cluster_place.cluster = place;
                         if let Some(watcher) = watching {
                             // The watcher outlives the loop, and no block runs now that could use it.
                             (*watcher).begin(check::watched(lent, index));
@@ -214,6 +239,9 @@ impl BlockRunner {
                 })
             }
         }));
+        if let (Some(team), false) = (&*team, matches!(attempt, Ok(Ok(BlockOutcome::Done)))) {
+            *context = team.current();
+        }
         context.services = std::ptr::null();
         context.monitor = std::ptr::null_mut();
         context.live = std::ptr::null_mut();
@@ -221,7 +249,8 @@ impl BlockRunner {
         services.block_ended();
         let suspects = match attempt {
             Ok(Ok(BlockOutcome::Done | BlockOutcome::Cancelled)) => return Ok(()),
-            Ok(Ok(BlockOutcome::Faulted)) => 1,
+            // Only blocks of a cluster wait, and the cluster ends first.
+            Ok(Ok(BlockOutcome::Faulted | BlockOutcome::Waiting)) => 1,
             Ok(Err(trap)) => describe(context, &trap, grid),
             Err(_) => {
                 context.fault.kind = FaultKind::LaunchFailed as u32;

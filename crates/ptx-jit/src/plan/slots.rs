@@ -3,6 +3,7 @@
 use mica_ptx::ast::{Module, Op, RegId};
 use mica_ptx::visit::Access;
 use mica_ptx_ops::matrix::MmaPlan;
+use mica_ptx_ops::matrix::wgmma::WgmmaPlan;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -71,6 +72,12 @@ impl Plan {
                     Op::WmmaMma(x) => MmaPlan::wmma(x),
                     _ => None,
                 };
+                let op = &self.unit.inst(module, place).op;
+                self.meets_cluster |= matches!(op, Op::BarCluster { .. });
+                let wgmma = match &self.unit.inst(module, place).op {
+                    Op::Wgmma(x) => WgmmaPlan::of(x),
+                    _ => None,
+                };
                 self.sync_of.insert(b, self.syncs.len() as u32);
                 self.syncs.push(SyncSite {
                     place,
@@ -78,11 +85,12 @@ impl Plan {
                     defs,
                     next: next_entry,
                     kind: match self.unit.inst(module, place).op {
-                        Op::Bar { .. } | Op::BarCluster { .. } => SyncKind::Barrier,
+                        Op::Bar { .. } | Op::BarCluster { .. } | Op::WgmmaWait => SyncKind::Barrier,
                         Op::BarRed { .. } => SyncKind::Reduction,
                         _ => SyncKind::Collective,
                     },
                     product: product.map(Arc::new),
+                    wgmma: wgmma.map(Arc::new),
                 });
             }
             for s in &block.steps {
