@@ -8,13 +8,14 @@ use mica_check::BlockWatcher;
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
 use mica_kernel::{
-    BlockContext, BlockOutcome, Fault, FaultKind, LiveSlot, Monitor, MonitorRef, Services,
-    ServicesRef,
+    BlockContext, BlockOutcome, ClusterPlace, Dim3, Fault, FaultKind, LiveSlot, Monitor,
+    MonitorRef, Services, ServicesRef,
 };
 use mica_ptx::names::readable;
 
 use crate::area::Area;
 use crate::check::{self, GridCheck, GridMemory};
+use crate::cluster::Team;
 use crate::config::OutputKind;
 use crate::context::lock;
 use crate::core::Core;
@@ -28,6 +29,8 @@ pub(crate) struct BlockRunner {
     context: BlockContext,
     /// Told of what blocks do, where the device is checked.
     watcher: Option<Box<BlockWatcher<GridMemory>>>,
+    /// All blocks of a cluster, where they run together.
+    team: Option<Team>,
     /// What `context.live` points to.
     live: Vec<LiveSlot>,
     /// The block that ran last.
@@ -49,19 +52,24 @@ impl BlockRunner {
             .get(grid.kernel)
             .ok_or_else(|| GpuError::new(CuResult::InvalidHandle, "the launch names no kernel"))?;
         area.enter(grid.context.id);
-        let local_bytes = grid.local_stride * threads;
+        let blocks = grid.cluster.count();
+        let local_bytes = grid.local_stride * threads * blocks;
         let local_base = area.local(local_bytes)?;
-        let shared_base = area.shared(grid.shared_len);
+        let (shared_base, pitch) = match blocks {
+            1 => (area.shared(grid.shared_len), grid.shared_len),
+            _ => area.cluster(grid.shared_len, blocks)?,
+        };
         let params_device = if info.params_addressed {
             area.params(&grid.params)
         } else {
             0
         };
         let scratch_bytes = executable.scratch_bytes(grid.kernel, threads as u32);
+        let scratch_pitch = scratch_bytes.next_multiple_of(64);
         let params_len = grid.params.len() as u64;
         let own = [
             area.params_range(if params_device == 0 { 0 } else { params_len }),
-            (shared_base, grid.shared_len),
+            (shared_base, pitch * blocks),
             (local_base, local_bytes),
         ];
         let arena = core.memory.arena();
@@ -82,17 +90,21 @@ impl BlockRunner {
             smid,
             grid_id: grid.id,
             stop: &raw const grid.stop,
-            scratch: area.scratch(scratch_bytes)?,
+            scratch: area.scratch(scratch_pitch * blocks as usize)?,
             grid_workspace: grid.workspace,
             proven: u32::from(grid.proven),
+            cluster_place: ClusterPlace::alone(Dim3::default(), grid.grid),
             ..BlockContext::empty()
         };
+        let distances = [pitch, grid.local_stride * threads, scratch_pitch as u64];
+        let team = (blocks > 1).then(|| Team::new(&context, grid, distances));
         let watcher = check::watcher(core, grid);
         let slots = (watcher.as_ref()).map_or(0, |_| executable.live_slots(grid.kernel));
         Ok(Self {
             services: BlockServices::new(core, grid, own),
             context,
             watcher,
+            team,
             live: vec![LiveSlot::default(); slots],
             reached: 0,
         })
@@ -147,6 +159,7 @@ impl BlockRunner {
             services,
             context,
             watcher,
+            team,
             live,
             reached,
         } = self;
@@ -165,6 +178,7 @@ impl BlockRunner {
         (context.live, context.live_len) = (live.as_mut_ptr(), live.len() as u64);
         context.monitor = (monitor.as_mut()).map_or(std::ptr::null_mut(), |m| &raw mut *m);
         let lent = &mut *context;
+        let cluster = team.as_mut();
         let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             // One scope for all of them: setting it up costs as much as a small block.
             // SAFETY: the context was filled by `new` from memory that this runner's grid and area
@@ -172,16 +186,28 @@ impl BlockRunner {
             // code runs.
             unsafe {
                 recover::run(scope, || {
-                    run_blocks(services, blocks, lent, |index, lent| {
+                    let mut cluster = cluster;
+                    run_blocks(services, blocks, |index| {
                         *reached = index;
+                        let place = grid.block_index(index);
+                        if let Some(team) = &mut cluster {
+                            // The contract of this block is that of the members.
+                            return team.run(executable, grid, place, services);
+                        }
+                        lent.ctaid = place;
+                        lent.cluster_place.cluster = place;
                         if let Some(watcher) = watching {
                             // The watcher outlives the loop, and no block runs now that could use it.
                             (*watcher).begin(check::watched(lent, index));
                         }
+                        executable.run_block(grid.kernel, lent)
                     })
                 })
             }
         }));
+        if let (Some(team), false) = (&*team, matches!(attempt, Ok(Ok(BlockOutcome::Done)))) {
+            *context = team.current();
+        }
         context.services = std::ptr::null();
         context.monitor = std::ptr::null_mut();
         context.live = std::ptr::null_mut();
@@ -189,7 +215,8 @@ impl BlockRunner {
         services.block_ended();
         let suspects = match attempt {
             Ok(Ok(BlockOutcome::Done | BlockOutcome::Cancelled)) => return Ok(()),
-            Ok(Ok(BlockOutcome::Faulted)) => 1,
+            // Only blocks of a cluster wait, and the cluster ends first.
+            Ok(Ok(BlockOutcome::Faulted | BlockOutcome::Waiting)) => 1,
             Ok(Err(trap)) => describe(context, &trap, grid),
             Err(_) => {
                 context.fault.kind = FaultKind::LaunchFailed as u32;
@@ -202,18 +229,13 @@ impl BlockRunner {
     }
 }
 
-/// Runs blocks one after the other; `begin` is told of each before it runs.
-///
-/// # Safety
-/// As for [`mica_kernel::Executable::run_block`]; `begin` keeps no destructor pending.
+/// Runs blocks one after the other, each by `run`.
 #[inline(always)]
-unsafe fn run_blocks(
+fn run_blocks(
     services: &BlockServices,
     blocks: Range<u64>,
-    context: &mut BlockContext,
-    mut begin: impl FnMut(u64, &BlockContext),
+    mut run: impl FnMut(u64) -> BlockOutcome,
 ) -> BlockOutcome {
-    let grid = &*services.grid;
     let [at, end] = &services.running;
     end.store(blocks.end, Ordering::Relaxed);
     let mut next = blocks.start;
@@ -222,13 +244,10 @@ unsafe fn run_blocks(
         let index = next;
         next += 1;
         at.store(index, Ordering::Relaxed);
-        if grid.cancelled.load(Ordering::Relaxed) {
+        if services.grid.cancelled.load(Ordering::Relaxed) {
             break;
         }
-        context.ctaid = grid.block_index(index);
-        begin(index, context);
-        // SAFETY: by contract.
-        match unsafe { grid.module.executable.run_block(grid.kernel, context) } {
+        match run(index) {
             BlockOutcome::Done => services.block_ended(),
             ended => return ended,
         }

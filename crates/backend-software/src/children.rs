@@ -17,11 +17,10 @@ use mica_kernel::{Dim3, Interrupt, KernelLaunch, LaunchFacts, PrepareError, Serv
 use mica_ptx::names::readable;
 
 use crate::OutputKind;
-use crate::area::SHARED;
 use crate::context::lock;
 use crate::core::{Core, OpKind, State};
 use crate::grid::{Grid, Params, Shape};
-use crate::launch::check_shape;
+use crate::launch::{check_shape, cluster_of};
 use crate::services::BlockServices;
 
 /// Bytes before the parameters: what is launched.
@@ -111,10 +110,11 @@ impl BlockServices {
         let info = &executable.kernels()[kernel];
         let shared_len = u64::from(info.static_shared) + u64::from(launch.dynamic_shared);
         let (grid, block) = (launch.grid, launch.block);
-        let fits = shared_len <= SHARED && check_shape(grid, block, info).is_ok();
+        let fits = shared_len <= core.shared_limit && check_shape(grid, block, info).is_ok();
         if !fits {
             return Err(refusal(CuResult::InvalidValue));
         }
+        let cluster = cluster_of(info, None, grid).map_err(|_| refusal(CuResult::InvalidValue))?;
         let params = Params::new(&params, info.params_len as usize);
         let held = (size_of::<Grid>() + params.len()) as u64;
         let charge = core.memory.charge_host(held, "a launch by a kernel");
@@ -131,6 +131,7 @@ impl BlockServices {
             shared_len,
             local_stride,
             cooperative: false,
+            cluster,
             workspace: 0,
             crowded: false,
             proven,

@@ -67,7 +67,11 @@ impl Machine<'_> {
             }
             Op::Fence { .. } | Op::FenceProxy { .. } => fence(Ordering::SeqCst),
             Op::Mov { .. } | Op::Pack { .. } | Op::Unpack { .. } => self.moves(t, op),
-            Op::Cvta { .. } | Op::IsSpacep { .. } | Op::IsTypep { .. } => self.address(t, op),
+            Op::Cvta { .. }
+            | Op::Mapa { .. }
+            | Op::GetCtaRank { .. }
+            | Op::IsSpacep { .. }
+            | Op::IsTypep { .. } => self.address(t, op),
             Op::CacheControl { .. }
             | Op::Pmevent
             | Op::GridDepControl { .. }
@@ -84,9 +88,10 @@ impl Machine<'_> {
             Op::CpAsync { .. }
             | Op::CpAsyncMbarrierArrive { .. }
             | Op::CpAsyncBulk(_)
-            | Op::CpReduceAsyncBulk(_) => self.asynchronous_copy(t, op)?,
+            | Op::CpReduceAsyncBulk(_)
+            | Op::CpAsyncBulkTensor(_) => self.asynchronous_copy(t, op)?,
             Op::Mbarrier { space, addr, op } => return self.mbarrier(t, *space, *addr, op),
-            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } => {
+            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } | Op::WgmmaWait => {
                 return self.barrier(t, op);
             }
             Op::Tex(_)
@@ -157,6 +162,30 @@ impl Machine<'_> {
                     self.within_space(t, *space, at)
                 };
                 self.set(t, *dst, bits);
+            }
+            Op::Mapa {
+                space,
+                dst,
+                a,
+                rank,
+                ..
+            } => {
+                let (at, rank) = (self.value(t, *a), self.value32(t, *rank));
+                let block = self.env.block();
+                let mapped = match space {
+                    Space::Generic => block.map_generic(at, rank),
+                    _ => block.map_shared(at, rank),
+                };
+                self.set(t, *dst, mapped);
+            }
+            Op::GetCtaRank { space, dst, a } => {
+                let at = self.value(t, *a);
+                let block = self.env.block();
+                let rank = match space {
+                    Space::Generic => block.find_shared(at).map_or(0, |(rank, _)| rank),
+                    _ => block.shared_rank(at),
+                };
+                self.set(t, *dst, u64::from(rank));
             }
             Op::IsSpacep { space, dst, src } => {
                 let address = self.value(t, *src);

@@ -15,6 +15,7 @@ impl Machine<'_> {
         let lead = start + first as usize;
         match &self.instruction(lead).op {
             Op::Mma(_) | Op::WmmaMma(_) => self.multiply(start, members),
+            Op::Wgmma(_) => self.warpgroup_product(start, members)?,
             Op::WmmaLoad(_) => {
                 for lane in lanes(members) {
                     self.wmma_load(start + lane as usize, lane)?;

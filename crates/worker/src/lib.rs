@@ -51,6 +51,8 @@ use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::host::message::{DaemonMessage, Role};
 use mica_wire::session::SessionError;
 
+use mica_backend_software::Capability;
+
 pub use confine::{Confinement, confine};
 pub use control::TICK_TIME;
 pub use device::{DeviceSource, KernelSettings, LeaseGate, SharedDevice, SoftwareDevices};
@@ -121,6 +123,7 @@ impl WorkerConfig {
                 coverage: number::<u64>(worker_variables::COVERAGE)? == Some(1),
                 seed: number(worker_variables::SEED)?,
                 cores: number(worker_variables::CORES)?,
+                capability: capability()?,
             },
             swap: number::<u64>(worker_variables::SWAP)? == Some(1),
             guard: number::<u64>(worker_variables::GUARD)? == Some(1),
@@ -138,6 +141,18 @@ fn number<T: std::str::FromStr>(variable: &'static str) -> Result<Option<T>, Wor
             Ok(number) => Ok(Some(number)),
             Err(_) => Err(WorkerError::Number { variable, text }),
         },
+    }
+}
+
+/// What the software GPU says that it is.
+fn capability() -> Result<Capability, WorkerError> {
+    let variable = worker_variables::CAPABILITY;
+    match std::env::var(variable) {
+        Err(_) => Ok(Capability::default()),
+        Ok(text) => {
+            let known = Capability::of_text(text.trim());
+            known.ok_or(WorkerError::Number { variable, text })
+        }
     }
 }
 

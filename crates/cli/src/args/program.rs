@@ -232,6 +232,9 @@ pub(crate) struct RunArgs {
     /// Cores that kernels run on: multiprocessors of the GPU (software GPU; default: all, or 1 with --seed)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) cores: Option<u32>,
+    /// Compute capability that the GPU reports: with 9.0, libraries take their code for Hopper (software GPU; default: 8.0)
+    #[arg(long, value_name = "X.Y", value_parser = ["8.0", "9.0"])]
+    pub(crate) capability: Option<String>,
     #[command(flatten, next_help_heading = "Looking into the program")]
     pub(crate) watch: WatchArgs,
     /// The program and its arguments

@@ -200,7 +200,7 @@ impl Emit<'_, '_> {
         let v = self.get(src, class)?;
         let v = self.resize(v, class, Class::B64);
         let out = match space {
-            Space::Shared | Space::SharedCluster | Space::Param => {
+            Space::Shared | Space::Param => {
                 let field = if space == Space::Param {
                     if !self
                         .plan

@@ -27,6 +27,7 @@ use mica_ptx::ast::{MbarrierOp, Module, Op, Operand, Order, RegId, Space};
 use mica_ptx::visit::Access;
 use mica_ptx_ops::layout::ModuleLayout;
 use mica_ptx_ops::matrix::MmaPlan;
+use mica_ptx_ops::matrix::wgmma::WgmmaPlan;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -61,6 +62,8 @@ pub(crate) struct SyncSite {
     pub(crate) kind: SyncKind,
     /// Where the elements of a matrix product are, worked out once.
     pub(crate) product: Option<Arc<MmaPlan>>,
+    /// The same for the product of a warpgroup.
+    pub(crate) wgmma: Option<Arc<WgmmaPlan>>,
 }
 
 /// Who waits for each other at a sync point.
@@ -164,6 +167,8 @@ pub(crate) struct Plan {
     pub(crate) proof: BoundsProof,
     /// Local memory.
     pub(crate) stack: Stack,
+    /// Whether threads meet at the barrier of a cluster.
+    pub(crate) meets_cluster: bool,
 }
 
 impl Plan {
@@ -223,6 +228,7 @@ impl Plan {
             vector_entries: Default::default(),
             proof,
             stack: Stack::default(),
+            meets_cluster: false,
         };
         plan.complete(module);
         Ok(plan)
@@ -425,7 +431,10 @@ impl Plan {
                     matches!(
                         op,
                         Op::Ld {
-                            space: Space::Generic | Space::Global | Space::Shared,
+                            space: Space::Generic
+                                | Space::Global
+                                | Space::Shared
+                                | Space::SharedCluster,
                             ..
                         }
                     )

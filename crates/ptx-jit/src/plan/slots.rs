@@ -3,6 +3,7 @@
 use mica_ptx::ast::{Module, Op, RegId};
 use mica_ptx::visit::Access;
 use mica_ptx_ops::matrix::MmaPlan;
+use mica_ptx_ops::matrix::wgmma::WgmmaPlan;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -49,6 +50,8 @@ impl Plan {
             let block = self.unit.blocks[b as usize].clone();
             if let Term::Sync { inst, next } = block.term {
                 let site = self.sync_site(module, block.instance, inst, next);
+                let op = &self.unit.inst(module, site.place).op;
+                self.meets_cluster |= matches!(op, Op::BarCluster { .. });
                 most = most.max(site.uses.len() as u32);
                 self.sync_of.insert(b, self.syncs.len() as u32);
                 self.syncs.push(site);
@@ -97,17 +100,22 @@ impl Plan {
             Op::WmmaMma(x) => MmaPlan::wmma(x),
             _ => None,
         };
+        let wgmma = match op {
+            Op::Wgmma(x) => WgmmaPlan::of(x),
+            _ => None,
+        };
         SyncSite {
             place,
             uses,
             defs: defs.collect(),
             next: self.entry_of[&next],
             kind: match op {
-                Op::Bar { .. } | Op::BarCluster { .. } => SyncKind::Barrier,
+                Op::Bar { .. } | Op::BarCluster { .. } | Op::WgmmaWait => SyncKind::Barrier,
                 Op::BarRed { .. } => SyncKind::Reduction,
                 _ => SyncKind::Collective,
             },
             product: product.map(Arc::new),
+            wgmma: wgmma.map(Arc::new),
         }
     }
 

@@ -6,7 +6,7 @@ use super::coherence::slot;
 use super::dispatch::{Dispatch, header};
 use super::env;
 use crate::plan::{SyncKind, SyncSite};
-use crate::scratch::{self, EXITED, WAITING};
+use crate::scratch::{self, BARRIER_COUNT, EXITED, NAMED, WAITING, WARPGROUP};
 use crate::unit::Class;
 
 /// In [`Places::at`]: waits at the barrier in the low bits.
@@ -18,9 +18,9 @@ const ARRIVES: u8 = 0x80;
 struct Places {
     at: [u8; scratch::MAX_THREADS as usize],
     alive: u32,
-    arrived: [u32; 16],
-    waiting: [u32; 16],
-    expected: [Option<u32>; 16],
+    arrived: [u32; BARRIER_COUNT],
+    waiting: [u32; BARRIER_COUNT],
+    expected: [Option<u32>; BARRIER_COUNT],
 }
 
 impl Default for Places {
@@ -28,9 +28,9 @@ impl Default for Places {
         Places {
             at: [0; scratch::MAX_THREADS as usize],
             alive: 0,
-            arrived: [0; 16],
-            waiting: [0; 16],
-            expected: [None; 16],
+            arrived: [0; BARRIER_COUNT],
+            waiting: [0; BARRIER_COUNT],
+            expected: [None; BARRIER_COUNT],
         }
     }
 }
@@ -88,23 +88,25 @@ impl Dispatch<'_> {
             Op::BarRed { id, count, .. } => {
                 Some((value(id)? & 15, count.as_ref().and_then(value), false))
             }
-            // A cluster is one block here.
-            Op::BarCluster { .. } => Some((0, None, false)),
+            Op::WgmmaWait => {
+                let id = NAMED as u32 + t / WARPGROUP;
+                Some((id, Some(WARPGROUP), false))
+            }
             _ => None,
         }
     }
 
     /// Opens every barrier that is complete. Whether any was.
     pub(crate) fn barriers(&self) -> bool {
+        let mut moved = self.meet_cluster();
         let mut places = Places::default();
         let reduces = self.find_places(&mut places);
-        let mut moved = false;
         // `bar.arrive` counts and goes on.
-        if places.arrived != [0; 16] {
+        if places.arrived != [0; BARRIER_COUNT] {
             self.count_arrivals(&places);
             moved = true;
         }
-        for id in 0..16 {
+        for id in 0..BARRIER_COUNT as u32 {
             let waiting = places.waiting[id as usize];
             if waiting == 0 {
                 continue;
@@ -183,6 +185,7 @@ impl Dispatch<'_> {
             Op::Bar { id, count, .. } | Op::BarRed { id, count, .. } => {
                 id.reg().is_none() && count.as_ref().is_none_or(|n| n.reg().is_none())
             }
+            Op::WgmmaWait => false,
             _ => true,
         }
     }

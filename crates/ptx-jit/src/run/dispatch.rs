@@ -54,7 +54,11 @@ unsafe fn fill_header(k: &Kernel, s: *mut u8, lanes: u32, threads: u32) {
         *s.add(scratch::HELPERS as usize).cast::<*const usize>() = table().as_ptr();
         *s.add(scratch::KERNEL as usize).cast::<*const Kernel>() = k;
         if !k.plan.syncs.is_empty() {
-            std::ptr::write_bytes(s.add(scratch::BARRIERS as usize), 0, 256);
+            let bytes = 16 * scratch::BARRIER_COUNT;
+            std::ptr::write_bytes(s.add(scratch::BARRIERS as usize), 0, bytes);
+        }
+        if k.plan.meets_cluster {
+            super::cluster::begin(s);
         }
     }
 }
@@ -77,6 +81,9 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
     if let Some(fault) = super::recheck::missing(k, c) {
         c.fault = fault;
         return BlockOutcome::Faulted;
+    }
+    if c.resumes != 0 {
+        return outcome(Dispatch::of(ctx, k).finish());
     }
     let threads = threads as u32;
     c.entered = k.coverage.entered();
@@ -105,9 +112,14 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
     if st == 0 && (pending || !k.plan.syncs.is_empty()) {
         st = d.finish();
     }
+    outcome(st)
+}
+
+fn outcome(st: u64) -> BlockOutcome {
     match st as i64 {
         status::OK => BlockOutcome::Done,
         status::CANCEL => BlockOutcome::Cancelled,
+        status::WAIT => BlockOutcome::Waiting,
         _ => BlockOutcome::Faulted,
     }
 }
@@ -229,7 +241,7 @@ impl Dispatch<'_> {
                 // Only parked threads are still ready: others, perhaps of other blocks, must run.
                 if self.any_ready() {
                     idle += 1;
-                    if idle > 2 {
+                    if idle > 2 && !self.is_in_cluster() {
                         self.rest();
                     }
                 }
@@ -237,6 +249,8 @@ impl Dispatch<'_> {
                     // Barriers may be complete while others spin.
                     if self.barriers() {
                         idle = 0;
+                    } else if idle > 2 && self.is_in_cluster() {
+                        return self.give_way(false);
                     }
                     continue;
                 }
@@ -246,6 +260,9 @@ impl Dispatch<'_> {
             }
             if self.states().all(|(_, c)| c == EXITED) {
                 return status::OK as u64;
+            }
+            if self.is_in_cluster() {
+                return self.give_way(true);
             }
             // A GPU would hang here for ever.
             self.tell_deadlock();
@@ -279,7 +296,7 @@ impl Dispatch<'_> {
     }
 
     /// Names a thread that waits for others that never come.
-    fn deadlock(&self) -> Fault {
+    pub(super) fn deadlock(&self) -> Fault {
         let mut f = Fault {
             kind: FaultKind::LaunchFailed as u32,
             ..Fault::default()

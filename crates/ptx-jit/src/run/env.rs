@@ -167,6 +167,13 @@ impl Env<'_> {
             SpecialReg::NCtaId(d) => pick(d, c.grid),
             SpecialReg::LaneId => u64::from(self.thread & 31),
             SpecialReg::WarpId => u64::from(self.thread >> 5),
+            SpecialReg::ClusterNCtaId(d) => pick(d, c.cluster_place.extent),
+            SpecialReg::ClusterCtaId(d) => pick(d, c.cluster_place.block),
+            SpecialReg::ClusterId(d) => pick(d, c.cluster_place.cluster),
+            SpecialReg::NClusterId(d) => pick(d, c.cluster_place.clusters),
+            SpecialReg::ClusterCtaRank => u64::from(c.cluster_place.rank),
+            SpecialReg::ClusterNCtaRank => u64::from(c.cluster_place.size),
+            SpecialReg::IsExplicitCluster => u64::from(c.cluster_place.is_explicit),
             s => s.reserved_offset().map_or(0, u64::from),
         }
     }
@@ -253,7 +260,11 @@ impl Env<'_> {
             false => 0,
         };
         match space {
-            Space::Shared | Space::SharedCluster => (c.shared_base, c.shared_len, address),
+            Space::Shared => (c.shared_base, c.shared_len, address),
+            Space::SharedCluster => match c.cluster_shared(address) {
+                Some((base, offset)) => (base, c.shared_len, offset),
+                None => (c.shared_base, 0, address),
+            },
             Space::Local => (local, local_len, address),
             Space::Param if is_kernel => (c.params as u64, c.params_len, address),
             Space::Param => (local, local_len, address),

@@ -29,6 +29,48 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
         Op::IsSpacep { space, dst, src } => {
             out(*dst, u128::from(in_space(env, *space, env.value(*src))));
         }
+        Op::Cvta {
+            to_generic,
+            space: Space::SharedCluster,
+            dst,
+            src,
+            ..
+        } => {
+            let (c, at) = (env.context(), env.value(*src));
+            out(
+                *dst,
+                u128::from(match to_generic {
+                    true => c.generic_of_shared(at),
+                    false => c.shared_of_generic(at),
+                }),
+            );
+        }
+        Op::Mapa {
+            space,
+            dst,
+            a,
+            rank,
+            ..
+        } => {
+            let (c, at, rank) = (env.context(), env.value(*a), env.word(*rank));
+            out(
+                *dst,
+                u128::from(match space {
+                    Space::Generic => c.map_generic(at, rank),
+                    _ => c.map_shared(at, rank),
+                }),
+            );
+        }
+        Op::GetCtaRank { space, dst, a } => {
+            let (c, at) = (env.context(), env.value(*a));
+            out(
+                *dst,
+                u128::from(match space {
+                    Space::Generic => c.find_shared(at).map_or(0, |(rank, _)| rank),
+                    _ => c.shared_rank(at),
+                }),
+            );
+        }
         Op::IsTypep { dst, .. } => out(*dst, 0),
         // PTX allows a sleep of no time, and others of the block may have work.
         Op::Nanosleep { duration } => env.sleep(env.word(*duration)),
@@ -57,7 +99,8 @@ fn in_space(env: &Env<'_>, space: Space, address: u64) -> bool {
     let own = address.wrapping_sub(local) < c.local_stride;
     let params = c.params_device != 0 && address.wrapping_sub(c.params_device) < c.params_len;
     match space {
-        Space::Shared | Space::SharedCluster => shared,
+        Space::Shared => shared,
+        Space::SharedCluster => c.find_shared(address).is_some(),
         Space::Local => own,
         Space::Param => params,
         Space::Const => env.kernel.layout.globals.iter().enumerate().any(|(i, g)| {

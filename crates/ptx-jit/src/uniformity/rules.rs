@@ -28,6 +28,11 @@ impl Solver<'_> {
                 space: Space::Local,
                 ..
             } => Uniformity::Varying,
+            // By the runtime, which gives each lane a value of its own.
+            Op::Cvta {
+                space: Space::SharedCluster,
+                ..
+            } => self.all_uses(instance, i),
             Op::Cvta { src, .. } => match src {
                 Operand::Var { var, .. } if module.var(*var).space == Space::Local => {
                     Uniformity::Varying
@@ -66,6 +71,7 @@ impl Solver<'_> {
                 self.all_uses(instance, i)
             }
             Op::Atom(_)
+            | Op::Wgmma(_)
             | Op::Alloca { .. }
             | Op::StackSave { .. }
             | Op::Mbarrier { .. }

@@ -221,6 +221,7 @@ unsafe fn launch<const PT: bool>(
         true => check_shape(state, &shape).and_then(|_| check_shared(state, function, &shape))?,
         false => check(state, function, &shape)?,
     }
+    let attributes = &*attributes::completed(state, function, &shape, attributes)?;
     let layout = function.layout()?;
     if is_captured {
         return capture::record(
