@@ -828,8 +828,6 @@ static void copy_attributes(void) {
     IS(cuMemcpyWithAttributesAsync(p, from, bytes, &how, stream), 1);
     IS(cuMemcpyBatchAsync_v2(&to, &from, &bytes, 1, &how, &first, 1, stream), 1);
     IS(cuMemcpyWithAttributesAsync(p, from, bytes, 0, stream), 1);
-    how.order = 1;
-    IS(cuMemcpyWithAttributesAsync(p, p + bytes, bytes, &how, stream), 1);
 }
 
 int main(int argc, char **argv) {
