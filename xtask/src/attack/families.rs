@@ -108,6 +108,8 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("wire", "lib"),
             whole("tunnel", "lib"),
             whole("worker", "hostile"),
+            whole("worker", "session"),
+            whole("worker", "windows"),
             whole("worker", "tampering"),
             whole("worker", "descriptors"),
             whole("worker", "shared"),
@@ -126,6 +128,8 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("backend-software", "children"),
             whole("backend-software", "transfers"),
             whole("worker", "budgets"),
+            whole("worker", "compiling"),
+            whole("backend-software", "compiling"),
             whole("daemon", "host_bytes"),
             only("daemon", "lib", &["cgroups"]),
             whole("cli", "capped"),
@@ -153,6 +157,8 @@ pub(super) const FAMILIES: &[Family] = &[
         steps: &[
             whole("daemon", "roles"),
             whole("daemon", "hostile"),
+            whole("daemon", "restart"),
+            whole("daemon", "service"),
             whole("daemon", "flood"),
             whole("daemon", "users"),
             only("daemon", "lib", &["series"]),
@@ -164,10 +170,11 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "files",
-        tried: "symlinks, pipes and foreign sockets, full disks, floods of descriptors",
+        tried: "symlinks, pipes and foreign sockets, full disks, floods of descriptors, clocks that jump",
         steps: &[
             whole("daemon", "files"),
             whole("daemon", "scarce"),
+            whole("daemon", "clock"),
             only("cli", "bin", &["libraries"]),
         ],
     },
@@ -194,6 +201,28 @@ pub(super) const FAMILIES: &[Family] = &[
                 "isolated",
                 &["a_forked_child", "a_program_killed", "a_lost_worker"],
             ),
+        ],
+    },
+    Family {
+        name: "snapshots",
+        tried: "snapshots that are damaged, cut, foreign, or made to harm",
+        steps: &[
+            whole("snapshot", "lib"),
+            whole("worker", "snapshot"),
+            only("vgpu", "lib", &["handle"]),
+        ],
+    },
+    Family {
+        name: "walls",
+        tried: "peers without a key or with a foreign one, damaged frames, ivshmem files of a hostile guest",
+        steps: &[
+            whole("remote", "lib"),
+            whole("remote", "strangers"),
+            whole("tunnel", "resume"),
+            whole("tunnel", "pieces"),
+            whole("guest", "lib"),
+            whole("guest", "ivshmem"),
+            whole("coverage", "damaged"),
         ],
     },
     Family {
