@@ -107,16 +107,24 @@ pub enum LaneValues<'a> {
 }
 
 impl GroupAccess<'_> {
-    /// The access of one lane.
-    pub fn lane(&self, lane: u32) -> Access {
-        let at = lane as usize;
-        let address = match self.addresses {
+    /// Where one lane accesses memory.
+    pub fn address(&self, lane: u32) -> u64 {
+        match self.addresses {
             LaneAddresses::Stride(by) => {
                 let offset = by.wrapping_mul(i64::from(lane));
                 self.first.address.wrapping_add_signed(offset)
             }
-            LaneAddresses::Each(each) => each.get(at).copied().unwrap_or(self.first.address),
-        };
+            LaneAddresses::Each(each) => {
+                let address = each.get(lane as usize).copied();
+                address.unwrap_or(self.first.address)
+            }
+        }
+    }
+
+    /// The access of one lane.
+    pub fn lane(&self, lane: u32) -> Access {
+        let at = lane as usize;
+        let address = self.address(lane);
         let value = match self.values {
             LaneValues::None => None,
             LaneValues::Words(words) => words.get(at).map(|word| u64::from(*word)),

@@ -6,18 +6,48 @@
 //! each was looked at when it was told: nothing that a look depends on changes in between.
 
 use mica_kernel::monitor::{
-    Access, AccessKind, AccessSpace, GroupAccess, LaneAddresses, ThreadSet,
+    Access, AccessKind, AccessSpace, GroupAccess, LaneAddresses, Line, ThreadSet,
 };
 
 use super::{BlockWatcher, LiveMemory, Where};
 use crate::finding::Tool;
 
-/// Reads of a group that are not looked at yet.
+/// Plain reads of a group that are not looked at yet. Made field by field: what was just stored in parts is slow to copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SharedReads {
-    first: Access,
-    lanes: u32,
+    address: u64,
     stride: i64,
+    line: Line,
+    thread: u32,
+    bytes: u32,
+    lanes: u32,
+}
+
+impl SharedReads {
+    fn new(first: &Access, lanes: u32, stride: i64) -> Self {
+        Self {
+            address: first.address,
+            stride,
+            line: first.line,
+            thread: first.thread,
+            bytes: first.bytes,
+            lanes,
+        }
+    }
+
+    fn lane(&self, lane: u32) -> Access {
+        let offset = self.stride.wrapping_mul(i64::from(lane));
+        Access {
+            thread: self.thread + lane,
+            bytes: self.bytes,
+            address: self.address.wrapping_add_signed(offset),
+            kind: AccessKind::Read,
+            order: 0,
+            space: AccessSpace::Shared,
+            line: self.line,
+            value: None,
+        }
+    }
 }
 
 /// Groups of reads that wait to be looked at.
@@ -26,11 +56,7 @@ const MOST_READS: usize = 1 << 16;
 impl<M: LiveMemory> BlockWatcher<M> {
     /// Puts off looking at an access of shared memory. Whether that is right.
     pub(super) fn put_off(&mut self, access: &Access) -> bool {
-        self.put_off_reads(SharedReads {
-            first: *access,
-            lanes: 1,
-            stride: 0,
-        })
+        self.may_put_off(access) && self.put_off_reads(SharedReads::new(access, 1, 0))
     }
 
     /// Puts off looking for races of a group's accesses. Whether that is right.
@@ -38,29 +64,21 @@ impl<M: LiveMemory> BlockWatcher<M> {
         let LaneAddresses::Stride(stride) = group.addresses else {
             return false;
         };
-        let reads = SharedReads {
-            first: group.first,
-            lanes: group.lanes,
-            stride,
-        };
-        if group.first.space != AccessSpace::Shared || !self.may_put_off(&reads) {
+        if group.first.space != AccessSpace::Shared || !self.may_put_off(&group.first) {
             return false;
         }
         if self.tools.has(Tool::Initcheck) {
             (0..group.lanes).for_each(|lane| self.initcheck(&group.lane(lane), Where::Shared));
         }
-        self.put_off_reads(reads)
+        self.put_off_reads(SharedReads::new(&group.first, group.lanes, stride))
     }
 
-    fn may_put_off(&self, reads: &SharedReads) -> bool {
-        let is_plain = reads.first.kind == AccessKind::Read && reads.first.order == 0;
+    fn may_put_off(&self, first: &Access) -> bool {
+        let is_plain = first.kind == AccessKind::Read && first.order == 0;
         is_plain && self.is_unwritten && self.clocks.is_some()
     }
 
     fn put_off_reads(&mut self, reads: SharedReads) -> bool {
-        if !self.may_put_off(&reads) {
-            return false;
-        }
         if self.reads.len() == MOST_READS {
             self.catch_up();
         }
@@ -70,16 +88,13 @@ impl<M: LiveMemory> BlockWatcher<M> {
 
     /// Looks at all reads that were put off, before anything happens that orders threads or writes.
     pub(super) fn catch_up(&mut self) {
+        if self.reads.is_empty() {
+            return;
+        }
         let mut reads = std::mem::take(&mut self.reads);
         for group in reads.drain(..) {
             for lane in 0..group.lanes {
-                let offset = group.stride.wrapping_mul(i64::from(lane));
-                let access = Access {
-                    thread: group.first.thread + lane,
-                    address: group.first.address.wrapping_add_signed(offset),
-                    ..group.first
-                };
-                self.look_for_race(&access, Where::Shared);
+                self.look_for_race(&group.lane(lane), Where::Shared);
             }
         }
         self.reads = reads;
@@ -111,7 +126,7 @@ mod tests {
     use crate::settings::Tools;
     use crate::watcher::WatchedBlock;
     use crate::watcher::tests::{Anything, Noise};
-    use mica_kernel::monitor::{LaneValues, Line, Monitor, order};
+    use mica_kernel::monitor::{LaneValues, Monitor, order};
     use std::sync::Arc;
 
     const THREADS: u32 = 64;

@@ -175,7 +175,6 @@ impl Emit<'_, '_> {
             return false;
         }
         match op {
-            Op::Atom(_) => true,
             Op::Ld { order, .. } => *order != Order::Weak,
             Op::St {
                 space,
