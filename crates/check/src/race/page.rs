@@ -86,7 +86,7 @@ impl RowPage {
         if self.live >> row & 1 == 0 {
             self.live |= 1 << row;
             self.used[row] = 0;
-            self.rows[row].forget(0, WORDS);
+            self.rows[row].clear();
         }
     }
 

@@ -180,6 +180,13 @@ pub(super) struct Row {
 pub(super) struct IsFull;
 
 impl Row {
+    /// Forgets all accesses. Only written, as a row that was not touched for long takes time to be read.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.writes = Default::default();
+        self.reads = Default::default();
+    }
+
     /// Forgets all accesses of some words.
     pub(super) fn forget(&mut self, first: usize, words: usize) {
         let mask = Numbers::mask(first, words);
@@ -339,6 +346,10 @@ impl Row {
     #[inline]
     fn place(&mut self, mark: RowMark, access: &RowAccess, used: &mut u8) -> Result<usize, IsFull> {
         let count = usize::from(*used);
+        if count == 0 {
+            (*used, self.marks[0]) = (1, mark);
+            return Ok(1);
+        }
         let word = access.first;
         let is_same = |m: &RowMark| {
             (m.what, m.block, m.epoch) == (mark.what, mark.block, mark.epoch)

@@ -7,7 +7,8 @@ mod shared_reads;
 use std::sync::Arc;
 
 use mica_kernel::monitor::{
-    Access, AccessKind, AccessSpace, GroupAccess, Line, Misuse, Monitor, ThreadSet, order,
+    Access, AccessKind, AccessSpace, GroupAccess, Line, Misuse, Monitor, NotedRead, ThreadSet,
+    order,
 };
 
 use crate::finding::{Finding, Party, Place, Severity, Tool};
@@ -16,7 +17,6 @@ use crate::pages::PAGE;
 use crate::race::{Clocks, Hit, LAST_EPOCH, MOST_FOREIGN, ROWS, RowPage, Seen, SyncClocks};
 use crate::settings::Tools;
 use crate::shadow::Shadow;
-use shared_reads::SharedReads;
 
 /// Host bytes of what strong writes to the shared memory of one block have released.
 const MOST_SHARED_SYNC: u64 = 64 << 20;
@@ -89,7 +89,7 @@ pub struct BlockWatcher<M> {
     shared_written: Vec<bool>,
     /// Reads of shared memory since a barrier of the whole block, after which nobody has written there yet: they race with
     /// nothing, and matter only to a write before the next such barrier.
-    reads: Vec<SharedReads>,
+    reads: Vec<NotedRead>,
     /// Whether nobody has written to shared memory since then.
     is_unwritten: bool,
     is_deadlocked: bool,
@@ -520,6 +520,16 @@ impl<M: LiveMemory> Monitor for BlockWatcher<M> {
             }
         }
         Ok(())
+    }
+
+    fn reads(&mut self, reads: &[NotedRead]) {
+        if self.put_off_noted(reads) {
+            return;
+        }
+        for read in reads {
+            // They are inside the block's own memory.
+            let _ = self.accesses(&read.group());
+        }
     }
 
     fn live_range(&mut self, access: &Access) -> Option<(u64, u64)> {

@@ -6,49 +6,11 @@
 //! each was looked at when it was told: nothing that a look depends on changes in between.
 
 use mica_kernel::monitor::{
-    Access, AccessKind, AccessSpace, GroupAccess, LaneAddresses, Line, ThreadSet,
+    Access, AccessKind, AccessSpace, GroupAccess, LaneAddresses, NotedRead, ThreadSet,
 };
 
 use super::{BlockWatcher, LiveMemory, Where};
 use crate::finding::Tool;
-
-/// Plain reads of a group that are not looked at yet. Made field by field: what was just stored in parts is slow to copy.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SharedReads {
-    address: u64,
-    stride: i64,
-    line: Line,
-    thread: u32,
-    bytes: u32,
-    lanes: u32,
-}
-
-impl SharedReads {
-    fn new(first: &Access, lanes: u32, stride: i64) -> Self {
-        Self {
-            address: first.address,
-            stride,
-            line: first.line,
-            thread: first.thread,
-            bytes: first.bytes,
-            lanes,
-        }
-    }
-
-    fn lane(&self, lane: u32) -> Access {
-        let offset = self.stride.wrapping_mul(i64::from(lane));
-        Access {
-            thread: self.thread + lane,
-            bytes: self.bytes,
-            address: self.address.wrapping_add_signed(offset),
-            kind: AccessKind::Read,
-            order: 0,
-            space: AccessSpace::Shared,
-            line: self.line,
-            value: None,
-        }
-    }
-}
 
 /// Groups of reads that wait to be looked at.
 const MOST_READS: usize = 1 << 16;
@@ -56,7 +18,7 @@ const MOST_READS: usize = 1 << 16;
 impl<M: LiveMemory> BlockWatcher<M> {
     /// Puts off looking at an access of shared memory. Whether that is right.
     pub(super) fn put_off(&mut self, access: &Access) -> bool {
-        self.may_put_off(access) && self.put_off_reads(SharedReads::new(access, 1, 0))
+        self.may_put_off(access) && self.put_off_reads(NotedRead::new(access, 1, 0))
     }
 
     /// Puts off looking for races of a group's accesses. Whether that is right.
@@ -70,7 +32,19 @@ impl<M: LiveMemory> BlockWatcher<M> {
         if self.tools.has(Tool::Initcheck) {
             (0..group.lanes).for_each(|lane| self.initcheck(&group.lane(lane), Where::Shared));
         }
-        self.put_off_reads(SharedReads::new(&group.first, group.lanes, stride))
+        self.put_off_reads(NotedRead::new(&group.first, group.lanes, stride))
+    }
+
+    /// Puts off looking at reads that compiled code noted. Whether that is right.
+    pub(super) fn put_off_noted(&mut self, reads: &[NotedRead]) -> bool {
+        if !self.is_unwritten || self.clocks.is_none() || self.tools.has(Tool::Initcheck) {
+            return false;
+        }
+        if self.reads.len() + reads.len() > MOST_READS {
+            self.catch_up();
+        }
+        self.reads.extend_from_slice(reads);
+        true
     }
 
     fn may_put_off(&self, first: &Access) -> bool {
@@ -78,7 +52,7 @@ impl<M: LiveMemory> BlockWatcher<M> {
         is_plain && self.is_unwritten && self.clocks.is_some()
     }
 
-    fn put_off_reads(&mut self, reads: SharedReads) -> bool {
+    fn put_off_reads(&mut self, reads: NotedRead) -> bool {
         if self.reads.len() == MOST_READS {
             self.catch_up();
         }
@@ -92,7 +66,8 @@ impl<M: LiveMemory> BlockWatcher<M> {
             return;
         }
         let mut reads = std::mem::take(&mut self.reads);
-        for group in reads.drain(..) {
+        for read in reads.drain(..) {
+            let group = read.group();
             for lane in 0..group.lanes {
                 self.look_for_race(&group.lane(lane), Where::Shared);
             }
@@ -126,7 +101,7 @@ mod tests {
     use crate::settings::Tools;
     use crate::watcher::WatchedBlock;
     use crate::watcher::tests::{Anything, Noise};
-    use mica_kernel::monitor::{LaneValues, Monitor, order};
+    use mica_kernel::monitor::{LaneValues, Line, Monitor, order};
     use std::sync::Arc;
 
     const THREADS: u32 = 64;
@@ -198,6 +173,14 @@ mod tests {
                             values: LaneValues::None,
                         };
                         assert!(watcher.accesses(&group).is_ok());
+                    }
+                    16..=22 if order == 0 && kind == AccessKind::Read => {
+                        let first = Access {
+                            thread: 16 * (thread / 16),
+                            ..access
+                        };
+                        let reads = [0, 4].map(|stride| NotedRead::new(&first, 16, stride));
+                        watcher.reads(&reads);
                     }
                     _ => assert!(watcher.access(&access)),
                 }

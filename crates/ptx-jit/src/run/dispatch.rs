@@ -56,6 +56,8 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
     }
     let threads = threads as u32;
     c.entered = k.coverage.entered();
+    // What a block left there that a fault ended is of no interest.
+    c.reads.next = c.reads.first;
     let s = c.scratch;
     // SAFETY: the header is inside scratch memory, which is aligned.
     unsafe {
@@ -94,6 +96,9 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
     let pending = unsafe { *header(s, scratch::PENDING) } != 0;
     if st == 0 && (pending || !k.plan.syncs.is_empty()) {
         st = d.finish();
+    }
+    if k.monitor {
+        super::monitor::tell_noted(ctx);
     }
     match st as i64 {
         status::OK => BlockOutcome::Done,
