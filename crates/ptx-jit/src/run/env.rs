@@ -315,28 +315,15 @@ impl Env<'_> {
     /// The same for another thread at this instruction.
     #[inline]
     pub(super) fn note_access_of(&self, thread: u32) {
-        self.note_place();
-        self.note_thread(thread);
-    }
-
-    /// Where the threads that [`Env::note_thread`] names are.
-    pub(super) fn note_place(&self) {
         let header = self.context().scratch;
         // SAFETY: the header is inside scratch memory, which is aligned and this block's own.
         unsafe {
+            *header.add(scratch::ACCESS as usize).cast::<u32>() = thread;
             let place = [self.place.instance, self.place.inst];
             *header
                 .add(scratch::ACCESS_PLACE as usize)
                 .cast::<[u32; 2]>() = place;
         }
-    }
-
-    /// Whose access comes next, at a place that was noted.
-    #[inline]
-    pub(super) fn note_thread(&self, thread: u32) {
-        let header = self.context().scratch;
-        // SAFETY: as above.
-        unsafe { *header.add(scratch::ACCESS as usize).cast::<u32>() = thread };
     }
 
     pub(crate) fn load(&self, host: u64, bytes: u32) -> u64 {

@@ -5,7 +5,7 @@
 //! addresses stay those of the arena. Everything else is done lane by lane ([`super::texture_ops`]).
 
 use mica_ptx::ast::{Geometry, Operand, RegId, ScalarType, Space, Tex};
-use mica_ptx_ops::texture::{Plane, Simple};
+use mica_ptx_ops::texture::Plane;
 
 use super::env::{self, Env};
 use super::recheck::{RECHECK_ARENA, recheck};
@@ -85,16 +85,18 @@ pub(super) fn sample(env: &Env<'_>, x: &Tex, rows: &Rows<'_>) -> Option<()> {
             // SAFETY: a row has a word for each lane.
             unsafe { to.write_bytes(0, rows.lanes) };
         }
-        let load = |at: u64| env::load(at, 4) as u32;
-        let into = [results[0], resident];
-        match recheck_all {
-            false => each_float(env, rows, &simple, &coords, into, |_, offset| {
-                load(host + offset)
-            }),
-            true => each_float(env, rows, &simple, &coords, into, |lane, offset| {
-                again(env, rows, lane, host + offset, 4);
-                load(host + offset)
-            }),
+        for lane in 0..rows.lanes {
+            let read = |offset: u64| {
+                if recheck_all {
+                    again(env, rows, lane, host + offset, 4);
+                }
+                env::load(host + offset, 4) as u32
+            };
+            let floats = [0, 1].map(|i: usize| f32::from_bits(coords[i].get(lane)));
+            // What lies inside the arena may still be a hole.
+            env.note_access_of(first + lane as u32);
+            put(results[0], lane, simple.sample(floats, read));
+            put(resident, lane, u32::MAX);
         }
         return Some(());
     }
@@ -119,26 +121,6 @@ pub(super) fn sample(env: &Env<'_>, x: &Tex, rows: &Rows<'_>) -> Option<()> {
         put(resident, lane, u32::MAX);
     }
     Some(())
-}
-
-/// Samples a texture of floats for all lanes; `read` gets the lane and the distance from the first byte.
-#[inline(always)]
-fn each_float(
-    env: &Env<'_>,
-    rows: &Rows<'_>,
-    simple: &Simple,
-    coords: &[Lanes; 2],
-    [to, resident]: [Option<*mut u32>; 2],
-    read: impl Fn(usize, u64) -> u32,
-) {
-    // What lies inside the arena may still be a hole.
-    env.note_place();
-    for lane in 0..rows.lanes {
-        let floats = [0, 1].map(|i: usize| f32::from_bits(coords[i].get(lane)));
-        env.note_thread(env.thread + lane as u32);
-        put(to, lane, simple.sample(floats, |offset| read(lane, offset)));
-        put(resident, lane, u32::MAX);
-    }
 }
 
 fn put(row: Option<*mut u32>, lane: usize, word: u32) {
