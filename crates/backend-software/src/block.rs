@@ -9,7 +9,7 @@ use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
 use mica_kernel::{
     BlockContext, BlockOutcome, ClusterPlace, Dim3, Fault, FaultKind, LiveSlot, Monitor,
-    MonitorRef, Services, ServicesRef,
+    MonitorRef, NotedRead, ReadLog, Services, ServicesRef,
 };
 use mica_ptx::names::readable;
 
@@ -23,6 +23,9 @@ use crate::grid::Grid;
 use crate::recover::{self, Scope, Trap};
 use crate::services::BlockServices;
 
+/// Reads of shared memory that are noted before the watcher is told of them: half of the fastest cache.
+const MOST_NOTED: usize = 512;
+
 /// A thread set up to run blocks of one grid.
 pub(crate) struct BlockRunner {
     services: BlockServices,
@@ -33,6 +36,8 @@ pub(crate) struct BlockRunner {
     team: Option<Team>,
     /// What `context.live` points to.
     live: Vec<LiveSlot>,
+    /// Where compiled code notes reads of shared memory for the watcher.
+    noted: Vec<NotedRead>,
     /// The block that ran last.
     reached: u64,
 }
@@ -100,12 +105,14 @@ impl BlockRunner {
         let team = (blocks > 1).then(|| Team::new(&context, grid, distances));
         let watcher = check::watcher(core, grid);
         let slots = (watcher.as_ref()).map_or(0, |_| executable.live_slots(grid.kernel));
+        let noted = (watcher.as_ref()).map_or(0, |_| MOST_NOTED);
         Ok(Self {
             services: BlockServices::new(core, grid, own),
             context,
             watcher,
             team,
             live: vec![LiveSlot::default(); slots],
+            noted: vec![NotedRead::default(); noted],
             reached: 0,
         })
     }
@@ -161,6 +168,7 @@ impl BlockRunner {
             watcher,
             team,
             live,
+            noted,
             reached,
         } = self;
         // Borrowed, not cloned: a count shared by all workers would cost more than a small block.
@@ -176,6 +184,10 @@ impl BlockRunner {
         let watching = watcher.as_deref_mut().map(|watcher| &raw mut *watcher);
         let mut monitor = watching.map(|watcher| MonitorRef(watcher as *mut dyn Monitor));
         (context.live, context.live_len) = (live.as_mut_ptr(), live.len() as u64);
+        context.reads = match noted.is_empty() {
+            true => ReadLog::NONE,
+            false => ReadLog::new(noted),
+        };
         context.monitor = (monitor.as_mut()).map_or(std::ptr::null_mut(), |m| &raw mut *m);
         let lent = &mut *context;
         let cluster = team.as_mut();
@@ -212,6 +224,7 @@ impl BlockRunner {
         context.monitor = std::ptr::null_mut();
         context.live = std::ptr::null_mut();
         context.live_len = 0;
+        context.reads = ReadLog::NONE;
         services.block_ended();
         let suspects = match attempt {
             Ok(Ok(BlockOutcome::Done | BlockOutcome::Cancelled)) => return Ok(()),

@@ -8,6 +8,7 @@ use mica_gpu::HostCallback;
 
 use crate::context::{CallbackJob, Context, lock};
 use crate::core::{Core, State};
+use crate::grid::Grid;
 use crate::meter::now_ns;
 use crate::worker::wait;
 
@@ -163,6 +164,12 @@ impl Core {
         if !state.ready.is_empty() && state.threads.workers_idle > 0 {
             // Nobody should sleep beside work; a lost wake-up would otherwise last forever.
             self.work.notify_all();
+        }
+        let busy = |grid: &Arc<Grid>| grid.attached.load(Ordering::SeqCst) > 0;
+        if self.workers == 1 && state.threads.workers > 0 && !state.running.iter().any(busy) {
+            // The only worker is on its way, perhaps for want of a processor. Another one would run blocks beside it, out of
+            // the order that a device with one worker has them run in.
+            return;
         }
         let now = now_ns();
         let starved = state.ready.iter().any(|grid| {

@@ -87,6 +87,8 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
     }
     let threads = threads as u32;
     c.entered = k.coverage.entered();
+    // What a block left there that a fault ended is of no interest.
+    c.reads.next = c.reads.first;
     let s = c.scratch;
     // SAFETY: the block's scratch memory, by contract.
     unsafe { fill_header(k, s, lanes, threads) };
@@ -111,6 +113,9 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
     let pending = unsafe { *header(s, scratch::PENDING) } != 0;
     if st == 0 && (pending || !k.plan.syncs.is_empty()) {
         st = d.finish();
+    }
+    if k.monitor {
+        super::monitor::tell_noted(ctx);
     }
     outcome(st)
 }
