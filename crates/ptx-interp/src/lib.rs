@@ -28,6 +28,7 @@ mod copies;
 mod exec;
 mod machine;
 mod matrices;
+mod multiply;
 mod reached;
 mod schedule;
 mod special;

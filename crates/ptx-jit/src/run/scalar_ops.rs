@@ -3,9 +3,11 @@
 use mica_kernel::{Fault, FaultKind, KernelLaunch};
 use mica_ptx::ast::{CallArg, Callee, Op, Operand, RegId, Space};
 use mica_ptx_ops::eval::{self, Operands};
+use mica_ptx_ops::multiply::{MULTIPLY, MULTIPLY_ADD};
+use mica_ptx_ops::provided::MOST_ARGUMENTS;
 
 use super::env::Env;
-use super::{memory_ops, texture_ops};
+use super::{memory_ops, multiply, texture_ops};
 use crate::scratch;
 
 pub(crate) type Out<'a> = dyn FnMut(RegId, u128) + 'a;
@@ -69,7 +71,7 @@ fn in_space(env: &Env<'_>, space: Space, address: u64) -> bool {
     }
 }
 
-/// `vprintf`, `malloc`, `free`, `__assertfail`.
+/// A function that the device provides ([`mica_ptx_ops::provided`]).
 fn builtin(
     env: &Env<'_>,
     f: mica_ptx::ast::FuncId,
@@ -81,12 +83,11 @@ fn builtin(
     let local = |var: mica_ptx::ast::VarId, bytes: u32, write: bool| {
         env.host_at(Space::Local, env.var_address(var), bytes, 1, write)
     };
-    let widths: [u32; 5] = if name == "__assertfail" {
-        [8, 8, 4, 8, 8]
-    } else {
-        [8; 5]
-    };
-    let mut words = [0u64; 5];
+    let mut widths = [8; MOST_ARGUMENTS];
+    if name == "__assertfail" {
+        widths[2] = 4;
+    }
+    let mut words = [0u64; MOST_ARGUMENTS];
     for ((word, arg), bytes) in words.iter_mut().zip(args).zip(widths) {
         *word = match arg {
             CallArg::Var(v) => {
@@ -106,10 +107,11 @@ fn builtin(
         ),
         "malloc" => (s.map_or(0, |s| s.malloc(words[0])), 8),
         "__mica_parameter_buffer" => {
-            let [function, rest @ ..] = words;
+            let [function, grid, rest, block, depth, ..] = words;
             let index = function.wrapping_sub(scratch::FUNCTIONS) / 16;
             let kernels = &env.kernel.layout.kernel_functions;
             let kernel = kernels.iter().position(|f| u64::from(f.0) == index);
+            let rest = [grid, rest, block, depth];
             let launch = kernel.map(|kernel| KernelLaunch::of_words(kernel as u32, rest));
             let made = s.zip(launch).map_or(0, |(s, l)| s.parameter_buffer(&l));
             (made, 8)
@@ -123,6 +125,9 @@ fn builtin(
                 s.free(words[0]);
             }
             return Ok(());
+        }
+        MULTIPLY | MULTIPLY_ADD => {
+            return multiply::execute(env, words, name == MULTIPLY_ADD);
         }
         "__assertfail" => {
             if let Some(s) = s {
