@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mica_limits::{Environment, open_session};
 use mica_tunnel::far::{self, Caches, FarLimits};
-use mica_tunnel::{RecordPort, SILENCE, SocketCarrier};
+use mica_tunnel::{RecordPort, SocketCarrier};
 use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
@@ -17,10 +17,10 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::GuestError;
 use crate::bells::{self, ProgramLife};
 use crate::hello::{Hello, MOST_ANSWER_BYTES, Purpose, answer};
 use crate::ivshmem::{self, IvshmemFile};
+use crate::{GuestError, SILENCE};
 
 /// How long a guest may take for its hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);

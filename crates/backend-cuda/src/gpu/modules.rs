@@ -194,8 +194,8 @@ impl CudaGpu {
     pub(super) fn unload(&self, id: ModuleId) -> Result<()> {
         let removed = self.modules.remove(id.0);
         let module = removed.ok_or_else(|| stale("module", id.0))?;
-        // It names kernels of the module.
-        self.end_row(&module.context);
+        // They name kernels of the module.
+        self.end_rows(&module.context);
         let _gone = known_ranges::giving_back();
         // SAFETY: loaded by us and out of the table.
         self.call(&module.context, "cuModuleUnload", || unsafe {

@@ -98,6 +98,10 @@ fn wrong_words_are_usage_errors_that_say_what_to_write() {
     );
     let unknown = home.fails(2, "vm attach a --persons");
     assert!(!unknown.contains("--version"), "{unknown}");
+    for (size, why) in [("1KiB", "holds nothing"), ("1TiB", "write at most 256GiB")] {
+        let refused = home.fails(2, &format!("serve --keep-uploads {size}"));
+        assert!(refused.contains(why), "{refused}");
+    }
     for (address, why) in [
         ("nonsense:port", "its port is not a number"),
         (":9731", "it has no host"),

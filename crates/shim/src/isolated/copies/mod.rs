@@ -295,16 +295,6 @@ fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answ
             Ok(())
         }
         (Some(host), None) => {
-            let is_default = std::ptr::eq(stream, context.legacy);
-            if wait
-                && is_default
-                && !client.has_only_uploads()
-                && let Some(written) = write_by_driver(client, wire, &op, host)
-            {
-                state.waited();
-                context.checked(written)?;
-                return context.check(state);
-            }
             context.checked(write_pageable(client, wire, &op, host)?)?;
             // A synchronous copy also waits for what the stream has been given before.
             match wait && !client.has_only_uploads() {
@@ -320,26 +310,6 @@ fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answ
         }
         (None, None) => invalid(),
     }
-}
-
-/// Has a driver copy a few bytes as a synchronous copy of its own, which comes back where a wait for the stream does not;
-/// `None` if they are no few bytes for a driver.
-fn write_by_driver(
-    client: &SessionClient,
-    stream: u64,
-    op: &CopyOp,
-    host: HostBox,
-) -> Option<Result<(), SessionError>> {
-    let (width, height, depth) = op.extent;
-    let (Place::Device(address), 1) = (op.dst.place, height * depth) else {
-        return None;
-    };
-    let can = client.can_write_by_driver(width as usize);
-    can.then(|| {
-        // SAFETY: the program says that so many bytes are there.
-        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width as usize) };
-        client.write_by_driver(stream, address, bytes)
-    })
 }
 
 /// Sends the bytes of a pageable box; what became of it.
