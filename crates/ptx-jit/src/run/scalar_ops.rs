@@ -80,25 +80,11 @@ fn builtin(
     out: &mut Out<'_>,
 ) -> Result<(), Fault> {
     let name = env.kernel.module.func(f).name.as_str();
-    let local = |var: mica_ptx::ast::VarId, bytes: u32, write: bool| {
-        env.host_at(Space::Local, env.var_address(var), bytes, 1, write)
-    };
     let mut widths = [8; MOST_ARGUMENTS];
     if name == "__assertfail" {
         widths[2] = 4;
     }
-    let mut words = [0u64; MOST_ARGUMENTS];
-    for ((word, arg), bytes) in words.iter_mut().zip(args).zip(widths) {
-        *word = match arg {
-            CallArg::Var(v) => {
-                let bytes = bytes.min(env.kernel.module.var(*v).size.max(1) as u32);
-                env.load(local(*v, bytes, false)?, bytes)
-            }
-            CallArg::Reg(r) => env.reg(*r),
-            CallArg::Imm(bits) => *bits,
-            CallArg::None => 0,
-        };
-    }
+    let words = arguments(env, args, widths)?;
     let s = env.services();
     let (result, bytes) = match name {
         "vprintf" => (
@@ -108,11 +94,11 @@ fn builtin(
         "malloc" => (s.map_or(0, |s| s.malloc(words[0])), 8),
         "__mica_parameter_buffer" => {
             let [function, grid, rest, block, depth, ..] = words;
+            let shape = [grid, rest, block, depth];
             let index = function.wrapping_sub(scratch::FUNCTIONS) / 16;
             let kernels = &env.kernel.layout.kernel_functions;
             let kernel = kernels.iter().position(|f| u64::from(f.0) == index);
-            let rest = [grid, rest, block, depth];
-            let launch = kernel.map(|kernel| KernelLaunch::of_words(kernel as u32, rest));
+            let launch = kernel.map(|kernel| KernelLaunch::of_words(kernel as u32, shape));
             let made = s.zip(launch).map_or(0, |(s, l)| s.parameter_buffer(&l));
             (made, 8)
         }
@@ -138,9 +124,34 @@ fn builtin(
         _ => return Err(env.fault(FaultKind::InvalidPc)),
     };
     match rets.first() {
-        Some(CallArg::Var(v)) => env.store(local(*v, bytes, true)?, bytes, result),
+        Some(CallArg::Var(v)) => {
+            let at = env.host_at(Space::Local, env.var_address(*v), bytes, 1, true)?;
+            env.store(at, bytes, result);
+        }
         Some(CallArg::Reg(r)) => out(*r, u128::from(result)),
         _ => {}
     }
     Ok(())
+}
+
+/// What a built-in function is called with, at most so many bytes of each argument.
+fn arguments(
+    env: &Env<'_>,
+    args: &[CallArg],
+    widths: [u32; MOST_ARGUMENTS],
+) -> Result<[u64; MOST_ARGUMENTS], Fault> {
+    let mut words = [0; MOST_ARGUMENTS];
+    for ((word, arg), bytes) in words.iter_mut().zip(args).zip(widths) {
+        *word = match arg {
+            CallArg::Var(v) => {
+                let bytes = bytes.min(env.kernel.module.var(*v).size.max(1) as u32);
+                let at = env.host_at(Space::Local, env.var_address(*v), bytes, 1, false)?;
+                env.load(at, bytes)
+            }
+            CallArg::Reg(r) => env.reg(*r),
+            CallArg::Imm(bits) => *bits,
+            CallArg::None => 0,
+        };
+    }
+    Ok(words)
 }
