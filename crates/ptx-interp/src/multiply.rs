@@ -2,7 +2,7 @@
 
 use mica_kernel::FaultKind;
 use mica_ptx::ast::Space;
-use mica_ptx_ops::multiply::{Multiply, WORDS, stored};
+use mica_ptx_ops::multiply::{Multiply, PART, WORDS, stored};
 
 use crate::access::write;
 use crate::address::Place;
@@ -22,14 +22,19 @@ impl Machine<'_> {
         for row in 0..call.c.rows {
             for col in 0..call.c.cols {
                 let to = call.c.at(row, col);
-                let mut sum = match adds {
-                    true => self.float_at(t, to)?,
-                    false => 0.0,
-                };
-                for k in 0..call.a.cols {
-                    let (x, y) = (call.a.at(row, k), call.b.at(k, col));
-                    sum = self.float_at(t, x)?.mul_add(self.float_at(t, y)?, sum);
+                let mut sum = None;
+                if adds {
+                    sum = Some(self.float_at(t, to)?);
                 }
+                for first in (0..call.a.cols.max(1)).step_by(PART as usize) {
+                    let mut part = 0.0;
+                    for k in first..call.a.cols.min(first + PART) {
+                        let (x, y) = (call.a.at(row, k), call.b.at(k, col));
+                        part = self.float_at(t, x)?.mul_add(self.float_at(t, y)?, part);
+                    }
+                    sum = Some(sum.map_or(part, |sum| sum + part));
+                }
+                let sum = sum.unwrap_or_default();
                 if let Place::Host(host) = self.place_at(t, Space::Generic, to, 4, true)? {
                     // SAFETY: `place_at` has checked the element, which is aligned.
                     unsafe { write(host, 4, u64::from(stored(sum))) };

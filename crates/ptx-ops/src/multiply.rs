@@ -5,7 +5,8 @@
 //! call reads and writes; engines check that memory and compute.
 //!
 //! ```c
-//! // c[i][j] = Σ a[i][k] b[k][j], or c[i][j] + Σ a[i][k] b[k][j]: each sum in the order of k, with fused multiply-adds.
+//! // c[i][j] = Σ a[i][k] b[k][j], or c[i][j] + Σ a[i][k] b[k][j]: sums of 256 products in the order of k, by fused multiply-adds
+//! // from 0 on, which are added in turn. So a long sum is rounded less than one that is added from end to end.
 //! // sizes: rows of c, its columns (both 16 bits), and the length of the sums (32 bits), the rows lowest. Distances count
 //! // elements; those of b's and c's columns are 1. c overlaps neither a nor b.
 //! void __mica_multiply_f32(const float *a, const float *b, float *c, uint64_t sizes,
@@ -29,6 +30,9 @@ pub fn is_multiply(name: &str) -> bool {
 
 /// The most multiplications of one call: some hundred microseconds, after which a block looks whether it should stop.
 pub const MOST_PRODUCTS: u64 = 1 << 24;
+
+/// Products that are summed before the sum is added to the others.
+pub const PART: u64 = 256;
 
 /// The most elements from one row or column to the next.
 const MOST_DISTANCE: u64 = 1 << 36;

@@ -92,16 +92,7 @@ fn builtin(
             4,
         ),
         "malloc" => (s.map_or(0, |s| s.malloc(words[0])), 8),
-        "__mica_parameter_buffer" => {
-            let [function, grid, rest, block, depth, ..] = words;
-            let shape = [grid, rest, block, depth];
-            let index = function.wrapping_sub(scratch::FUNCTIONS) / 16;
-            let kernels = &env.kernel.layout.kernel_functions;
-            let kernel = kernels.iter().position(|f| u64::from(f.0) == index);
-            let launch = kernel.map(|kernel| KernelLaunch::of_words(kernel as u32, shape));
-            let made = s.zip(launch).map_or(0, |(s, l)| s.parameter_buffer(&l));
-            (made, 8)
-        }
+        "__mica_parameter_buffer" => (parameter_buffer(env, words), 8),
         "__mica_launch" => {
             let code = s.map_or(0, |s| s.launch(words[0], words[1]));
             (u64::from(code), 8)
@@ -132,6 +123,18 @@ fn builtin(
         _ => {}
     }
     Ok(())
+}
+
+/// Memory for the parameters of a launch by this kernel; 0 where there is none.
+fn parameter_buffer(env: &Env<'_>, words: [u64; MOST_ARGUMENTS]) -> u64 {
+    let [function, grid, rest, block, depth, ..] = words;
+    let index = function.wrapping_sub(scratch::FUNCTIONS) / 16;
+    let kernels = &env.kernel.layout.kernel_functions;
+    let kernel = kernels.iter().position(|f| u64::from(f.0) == index);
+    let shape = [grid, rest, block, depth];
+    let launch = kernel.map(|kernel| KernelLaunch::of_words(kernel as u32, shape));
+    let made = env.services().zip(launch);
+    made.map_or(0, |(services, launch)| services.parameter_buffer(&launch))
 }
 
 /// What a built-in function is called with, at most so many bytes of each argument.

@@ -8,7 +8,7 @@ mod tile;
 
 use mica_kernel::{Fault, FaultKind};
 use mica_ptx::ast::Space;
-use mica_ptx_ops::multiply::{Matrix, Multiply, WORDS};
+use mica_ptx_ops::multiply::{Matrix, Multiply, PART, WORDS};
 
 use super::env::Env;
 
@@ -76,20 +76,22 @@ unsafe fn compute(call: &Multiply, kind: tile::Kind) {
     for first_col in (0..call.c.cols).step_by(most_cols as usize) {
         let cols = (call.c.cols - first_col).min(most_cols);
         for (first_row, rows) in parts(call.c.rows, most_rows) {
-            let tile = tile::Tile {
-                a: call.a.at(first_row, 0) as *const f32,
-                b: call.b.at(0, first_col) as *const f32,
-                c: call.c.at(first_row, first_col) as *mut f32,
-                a_row: call.a.row as usize,
-                a_col: call.a.col as usize,
-                b_row: call.b.row as usize,
-                c_row: call.c.row as usize,
-                depth: call.a.cols as usize,
-                cols: cols as usize,
-                adds: call.adds,
-            };
-            // SAFETY: a part of matrices that are valid by the contract.
-            unsafe { kind.compute(&tile, rows as usize) };
+            for first in (0..call.a.cols.max(1)).step_by(PART as usize) {
+                let tile = tile::Tile {
+                    a: call.a.at(first_row, first) as *const f32,
+                    b: call.b.at(first, first_col) as *const f32,
+                    c: call.c.at(first_row, first_col) as *mut f32,
+                    a_row: call.a.row as usize,
+                    a_col: call.a.col as usize,
+                    b_row: call.b.row as usize,
+                    c_row: call.c.row as usize,
+                    depth: (call.a.cols - first.min(call.a.cols)).min(PART) as usize,
+                    cols: cols as usize,
+                    adds: call.adds || first > 0,
+                };
+                // SAFETY: a part of matrices that are valid by the contract.
+                unsafe { kind.compute(&tile, rows as usize) };
+            }
         }
     }
 }

@@ -6,9 +6,9 @@ use mica_ptx_ops::multiply::NAN;
 pub(super) mod avx512 {
     use super::NAN;
     use std::arch::x86_64::{
-        __m512, __mmask16, _CMP_UNORD_Q, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_fmadd_ps,
-        _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
-        _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+        __m512, __mmask16, _CMP_UNORD_Q, _mm512_add_ps, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
+        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_mask_storeu_ps,
+        _mm512_maskz_loadu_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
     };
 
     #[target_feature(enable = "avx512f")]
@@ -69,6 +69,12 @@ pub(super) mod avx512 {
         _mm512_fmadd_ps(x, y, sum)
     }
 
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(in super::super) fn add(x: __m512, y: __m512) -> __m512 {
+        _mm512_add_ps(x, y)
+    }
+
     /// With one NaN for all.
     #[target_feature(enable = "avx512f")]
     #[inline]
@@ -82,8 +88,8 @@ pub(super) mod avx512 {
 pub(super) mod avx2 {
     use super::NAN;
     use std::arch::x86_64::{
-        __m256, __m256i, _CMP_UNORD_Q, _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cmp_ps,
-        _mm256_cmpgt_epi32, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_maskload_ps,
+        __m256, __m256i, _CMP_UNORD_Q, _mm256_add_ps, _mm256_blendv_ps, _mm256_castsi256_ps,
+        _mm256_cmp_ps, _mm256_cmpgt_epi32, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_maskload_ps,
         _mm256_maskstore_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
         _mm256_setzero_ps,
     };
@@ -146,6 +152,12 @@ pub(super) mod avx2 {
     #[inline]
     pub(in super::super) fn multiply_add(x: __m256, y: __m256, sum: __m256) -> __m256 {
         _mm256_fmadd_ps(x, y, sum)
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    #[inline]
+    pub(in super::super) fn add(x: __m256, y: __m256) -> __m256 {
+        _mm256_add_ps(x, y)
     }
 
     /// With one NaN for all.

@@ -20,9 +20,9 @@ fn run(case: &Case, kind: Kind) -> Vec<u32> {
         11 => -0.0,
         i => (i as f32 - 17.0) / 8.0 + i as f32 / 3.0,
     };
-    let mut a: Vec<f32> = (0..6000).map(value).collect();
-    let b: Vec<f32> = (0..6000).map(|i| value(i * 7 + 3)).collect();
-    let mut c: Vec<f32> = (0..6000).map(|i| value(i * 5 + 1)).collect();
+    let mut a: Vec<f32> = (0..30_000).map(value).collect();
+    let b: Vec<f32> = (0..30_000).map(|i| value(i * 7 + 3)).collect();
+    let mut c: Vec<f32> = (0..2000).map(|i| value(i * 5 + 1)).collect();
     if case.rows > 2 {
         a[(2 * case.steps[0]) as usize] = f32::from_bits(0xffc1_2345);
     }
@@ -31,7 +31,7 @@ fn run(case: &Case, kind: Kind) -> Vec<u32> {
     let (a, b, to) = (a.as_ptr() as u64, b.as_ptr() as u64, c.as_mut_ptr() as u64);
     let words = [a, b, to, sizes, a_row, a_col, b_row, c_row];
     let call = Multiply::of_words(words, case.adds).expect("small enough");
-    assert!(call.a.bytes().max(call.b.bytes()).max(call.c.bytes()) <= 24_000);
+    assert!(call.a.bytes().max(call.b.bytes()).max(call.c.bytes()) <= 120_000);
     // SAFETY: all elements are in the vectors.
     unsafe { compute(&call, kind) };
     c.iter().map(|x| x.to_bits()).collect()
@@ -41,14 +41,15 @@ fn run(case: &Case, kind: Kind) -> Vec<u32> {
 fn all_kinds_of_tiles_give_the_same_bits() {
     assert_eq!(Kind::all().last(), Some(Kind::Plain));
     let mut cases = 0;
-    for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 25, 31] {
-        for cols in [1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 70] {
+    for rows in [1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 31] {
+        for cols in [1, 8, 9, 16, 17, 31, 32, 33] {
             for (depth, a) in [
                 (0, (3, 1)),
                 (1, (2, 1)),
                 (5, (9, 1)),
                 (33, (1, 40)),
                 (20, (31, 3)),
+                (300, (1, 19)),
             ] {
                 let adds = (rows + cols) % 2 == 1;
                 let steps = [a.0, a.1, cols + 3, cols + 5];
@@ -71,7 +72,7 @@ fn all_kinds_of_tiles_give_the_same_bits() {
             }
         }
     }
-    assert!(cases > 100, "{cases} cases with a NaN");
+    assert!(cases > 60, "{cases} cases with a NaN");
 }
 
 #[test]

@@ -88,14 +88,17 @@ unsafe fn plain(tile: &Tile, rows: usize) {
         for col in 0..tile.cols {
             // SAFETY: an element of `c`.
             let to = unsafe { tile.c.add(row * tile.c_row + col) };
-            // SAFETY: valid by the contract.
-            let mut sum = if tile.adds { unsafe { to.read() } } else { 0.0 };
+            let mut sum = 0.0;
             for k in 0..tile.depth {
                 // SAFETY: an element of `a`.
                 let x = unsafe { tile.a.add(row * tile.a_row + k * tile.a_col).read() };
                 // SAFETY: an element of `b`.
                 let y = unsafe { tile.b.add(k * tile.b_row + col).read() };
                 sum = x.mul_add(y, sum);
+            }
+            if tile.adds {
+                // SAFETY: valid by the contract.
+                sum += unsafe { to.read() };
             }
             // SAFETY: valid by the contract.
             unsafe { to.cast::<u32>().write(stored(sum)) };
@@ -144,15 +147,6 @@ macro_rules! instructions {
                 let masks: [_; REGISTERS] =
                     std::array::from_fn(|v| mask(tile.cols.saturating_sub(v * $lanes)));
                 let mut sums = [[zero(); REGISTERS]; ROWS];
-                if tile.adds {
-                    for (row, sums) in sums.iter_mut().enumerate() {
-                        for (v, sum) in sums.iter_mut().enumerate() {
-                            let from = tile.c.wrapping_add(row * tile.c_row + v * $lanes);
-                            // SAFETY: the mask has elements of `c` alone.
-                            *sum = unsafe { load(from, masks[v]) };
-                        }
-                    }
-                }
                 // Every third row has a pointer: an address has room for one distance and its double.
                 let mut a: [*const f32; $most / 3] =
                     std::array::from_fn(|group| tile.a.wrapping_add(3 * group * tile.a_row));
@@ -182,8 +176,13 @@ macro_rules! instructions {
                 for (row, sums) in sums.iter().enumerate() {
                     for (v, sum) in sums.iter().enumerate() {
                         let to = tile.c.wrapping_add(row * tile.c_row + v * $lanes);
-                        // SAFETY: the mask has elements of `c` alone.
-                        unsafe { store(to, masks[v], canonical(*sum)) };
+                        let mut sum = *sum;
+                        if tile.adds {
+                            // SAFETY: the mask has elements of `c` alone.
+                            sum = add(sum, unsafe { load(to, masks[v]) });
+                        }
+                        // SAFETY: the same.
+                        unsafe { store(to, masks[v], canonical(sum)) };
                     }
                 }
             }
