@@ -74,6 +74,7 @@ pub(super) const FAMILIES: &[Family] = &[
             rechecked("classes"),
             whole("ptx-jit", "bounds"),
             whole("ptx-jit", "offsets"),
+            whole("ptx-jit", "multiply"),
             whole("ptx", "errors"),
             whole("ptx", "mutations"),
             whole("ptx-interp", "mutations"),
