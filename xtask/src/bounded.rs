@@ -130,6 +130,22 @@ fn children() -> Vec<libc::pid_t> {
         .collect()
 }
 
+/// Processor time of all children of this process that have ended.
+pub(crate) fn processor_time_of_children() -> Result<Duration> {
+    // SAFETY: the structure is plain numbers, which may all be 0.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: writes the structure.
+    let code = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
+    if code != 0 {
+        return Err(std::io::Error::last_os_error()).context("getrusage");
+    }
+    let time = |t: libc::timeval| {
+        Duration::from_secs(t.tv_sec.unsigned_abs())
+            + Duration::from_micros(t.tv_usec.unsigned_abs())
+    };
+    Ok(time(usage.ru_utime) + time(usage.ru_stime))
+}
+
 /// A folder for temporary files that any user may write to. It is removed with its content, after the children of this
 /// process were ended.
 pub(crate) struct Scratch(pub(crate) PathBuf);
@@ -172,6 +188,13 @@ mod tests {
         let (outcome, text) = shell("echo one; echo two >&2; exit 3", 20_000);
         assert!(matches!(outcome, Outcome::Ended(s) if s.code() == Some(3)));
         assert_eq!(text, "one\ntwo\n");
+    }
+
+    #[test]
+    fn the_processor_time_of_a_program_is_counted_when_it_has_ended() {
+        let before = processor_time_of_children().unwrap();
+        shell("i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done", 20_001);
+        assert!(processor_time_of_children().unwrap() > before);
     }
 
     #[test]

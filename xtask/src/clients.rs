@@ -37,6 +37,13 @@ const CLIENTS: &[Client] = &[
         run: cudarc,
     },
     Client {
+        name: "cubecl",
+        version: "0.10.0",
+        what: "Rust; kernels written in Rust, compiled by NVRTC at run time",
+        in_ci: false,
+        run: cubecl,
+    },
+    Client {
         name: "numba",
         version: "0.61.2",
         what: "Python; its own driver binding, cuLink, cooperative grids",
@@ -123,18 +130,36 @@ fn folder(name: &str) -> PathBuf {
     root().join("tests/clients").join(name)
 }
 
-fn cudarc() -> Result<Output> {
-    let built = target().join("clients/cudarc");
+/// Builds a client written in Rust; its program.
+fn built(name: &str) -> Result<PathBuf> {
+    let built = target().join("clients").join(name);
     run_command(
-        "cudarc client",
+        &format!("{name} client"),
         cargo(&["build", "--release", "--locked"])
-            .current_dir(folder("cudarc"))
+            .current_dir(folder(name))
             .env("CARGO_TARGET_DIR", &built),
     )?;
+    Ok(built.join(format!("release/{name}-client")))
+}
+
+fn cudarc() -> Result<Output> {
+    let program = built("cudarc")?;
     let nvrtc = Environment::with("nvrtc", &[NVRTC])?.site()?;
     suite::in_virtual_gpu()
-        .arg(built.join("release/cudarc-client"))
+        .arg(program)
         .env("LD_LIBRARY_PATH", nvrtc.join("nvidia/cuda_nvrtc/lib"))
+        .output()
+        .context("mica cannot start")
+}
+
+/// NVRTC finds the headers of half-precision floats in the package of the runtime.
+fn cubecl() -> Result<Output> {
+    let program = built("cubecl")?;
+    let site = Environment::with("cubecl", &[NVRTC, CUDART])?.site()?;
+    suite::in_virtual_gpu()
+        .arg(program)
+        .env("CUDA_PATH", site.join("nvidia/cuda_runtime"))
+        .env("LD_LIBRARY_PATH", site.join("nvidia/cuda_nvrtc/lib"))
         .output()
         .context("mica cannot start")
 }

@@ -51,10 +51,11 @@ cargo xtask <task>
                        the tests in which something hostile is tried, by family: PTX, images,
                        programs, workers, peers of the daemon, files; in N minutes (10) at most.
                        FILTER is part of a family's name
-  nightly [--minutes N] [TARGET]
+  nightly [--minutes N] [--record] [TARGET]
                        each fuzz target of fuzz/ for N minutes (60), then the tests of the software
                        device and the worker, all with the address sanitizer; TARGET is one of them.
-                       Installs cargo-fuzz into target/tools; results are in target/nightly
+                       Installs cargo-fuzz into target/tools; results are in target/nightly, with
+                       --record the times in docs/measurements/fuzzing.md too
   views [page|metrics|pictures|cost|frames]
                        the web page in a headless Chromium and the metrics in a Prometheus, over a
                        daemon with six tenants under load; pictures in target/views. Installs

@@ -19,7 +19,7 @@ pub(crate) fn add(area: &str, file: &str, machine: &str) -> Result<()> {
         .with_context(|| format!("there is no page {}", page.display()))?;
     let json = std::fs::read_to_string(Path::new(file))
         .with_context(|| format!("{file} cannot be read"))?;
-    let date = answer(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
+    let date = today()?;
     let mut git = Command::new("git");
     git.args(["rev-parse", "--short", "HEAD"])
         .current_dir(root());
@@ -28,6 +28,11 @@ pub(crate) fn add(area: &str, file: &str, machine: &str) -> Result<()> {
     std::fs::write(&page, new)?;
     println!("{}: {title}", page.display());
     Ok(())
+}
+
+/// The date, as pages have it.
+pub(crate) fn today() -> Result<String> {
+    answer(Command::new("date").args(["-u", "+%Y-%m-%d"]))
 }
 
 /// The line a program prints.

@@ -2,15 +2,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use mica_check::BlockWatcher;
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
 use mica_kernel::{
     BlockContext, BlockOutcome, ClusterPlace, Dim3, Fault, FaultKind, LiveSlot, Monitor,
-    MonitorRef, Services, ServicesRef,
+    MonitorRef, NotedRead, ReadLog, Services, ServicesRef,
 };
 use mica_ptx::names::readable;
 
@@ -24,6 +23,9 @@ use crate::grid::Grid;
 use crate::recover::{self, Scope, Trap};
 use crate::services::BlockServices;
 
+/// Reads of shared memory that are noted before the watcher is told of them: half of the fastest cache.
+const MOST_NOTED: usize = 512;
+
 /// A thread set up to run blocks of one grid.
 pub(crate) struct BlockRunner {
     services: BlockServices,
@@ -34,6 +36,8 @@ pub(crate) struct BlockRunner {
     team: Option<Team>,
     /// What `context.live` points to.
     live: Vec<LiveSlot>,
+    /// Where compiled code notes reads of shared memory for the watcher.
+    noted: Vec<NotedRead>,
     /// The block that ran last.
     reached: u64,
 }
@@ -73,17 +77,6 @@ impl BlockRunner {
             (shared_base, pitch * blocks),
             (local_base, local_bytes),
         ];
-        let services = BlockServices {
-            core: Arc::clone(core),
-            grid: Arc::clone(grid),
-            own,
-            assertion: Mutex::new(None),
-            calls: AtomicU32::new(0),
-            runs_alone: AtomicBool::new(false),
-            running: Default::default(),
-            stalled_since: AtomicU64::new(0),
-            visit: Mutex::new(None),
-        };
         let arena = core.memory.arena();
         let context = BlockContext {
             arena_base: arena.base(),
@@ -111,16 +104,15 @@ impl BlockRunner {
         let distances = [pitch, grid.local_stride * threads, scratch_pitch as u64];
         let team = (blocks > 1).then(|| Team::new(&context, grid, distances));
         let watcher = check::watcher(core, grid);
-        let slots = match watcher {
-            Some(_) => executable.live_slots(grid.kernel),
-            None => 0,
-        };
+        let slots = (watcher.as_ref()).map_or(0, |_| executable.live_slots(grid.kernel));
+        let noted = (watcher.as_ref()).map_or(0, |_| MOST_NOTED);
         Ok(Self {
-            services,
+            services: BlockServices::new(core, grid, own),
             context,
             watcher,
             team,
             live: vec![LiveSlot::default(); slots],
+            noted: vec![NotedRead::default(); noted],
             reached: 0,
         })
     }
@@ -176,6 +168,7 @@ impl BlockRunner {
             watcher,
             team,
             live,
+            noted,
             reached,
         } = self;
         // Borrowed, not cloned: a count shared by all workers would cost more than a small block.
@@ -188,10 +181,13 @@ impl BlockRunner {
             arena: (context.arena_base, context.arena_len),
             executable: Some(executable),
         };
-        let kernel = grid.kernel;
         let watching = watcher.as_deref_mut().map(|watcher| &raw mut *watcher);
         let mut monitor = watching.map(|watcher| MonitorRef(watcher as *mut dyn Monitor));
         (context.live, context.live_len) = (live.as_mut_ptr(), live.len() as u64);
+        context.reads = match noted.is_empty() {
+            true => ReadLog::NONE,
+            false => ReadLog::new(noted),
+        };
         context.monitor = (monitor.as_mut()).map_or(std::ptr::null_mut(), |m| &raw mut *m);
         let lent = &mut *context;
         let cluster = team.as_mut();
@@ -202,27 +198,13 @@ impl BlockRunner {
             // code runs.
             unsafe {
                 recover::run(scope, || {
-                    let [at, end] = &services.running;
-                    end.store(blocks.end, Ordering::Relaxed);
-                    let mut next = blocks.start;
                     let mut cluster = cluster;
-                    // A block that waits may end the run after itself.
-                    while next < end.load(Ordering::Relaxed) {
-                        let index = next;
-                        next += 1;
-                        at.store(index, Ordering::Relaxed);
-                        if grid.cancelled.load(Ordering::Relaxed) {
-                            break;
-                        }
+                    run_blocks(services, blocks, |index| {
                         *reached = index;
                         let place = grid.block_index(index);
                         if let Some(team) = &mut cluster {
                             // The contract of this block is that of the members.
-                            match team.run(executable, grid, place, services) {
-                                BlockOutcome::Done => services.block_ended(),
-                                ended => return ended,
-                            }
-                            continue;
+                            return team.run(executable, grid, place, services);
                         }
                         lent.ctaid = place;
                         lent.cluster_place.cluster = place;
@@ -230,12 +212,8 @@ impl BlockRunner {
                             // The watcher outlives the loop, and no block runs now that could use it.
                             (*watcher).begin(check::watched(lent, index));
                         }
-                        match executable.run_block(kernel, lent) {
-                            BlockOutcome::Done => services.block_ended(),
-                            ended => return ended,
-                        }
-                    }
-                    BlockOutcome::Done
+                        executable.run_block(grid.kernel, lent)
+                    })
                 })
             }
         }));
@@ -246,6 +224,7 @@ impl BlockRunner {
         context.monitor = std::ptr::null_mut();
         context.live = std::ptr::null_mut();
         context.live_len = 0;
+        context.reads = ReadLog::NONE;
         services.block_ended();
         let suspects = match attempt {
             Ok(Ok(BlockOutcome::Done | BlockOutcome::Cancelled)) => return Ok(()),
@@ -261,6 +240,32 @@ impl BlockRunner {
         let is_deadlock = watcher.as_ref().is_some_and(|w| w.is_deadlocked());
         Err(report(context, services, suspects, is_deadlock))
     }
+}
+
+/// Runs blocks one after the other, each by `run`.
+#[inline(always)]
+fn run_blocks(
+    services: &BlockServices,
+    blocks: Range<u64>,
+    mut run: impl FnMut(u64) -> BlockOutcome,
+) -> BlockOutcome {
+    let [at, end] = &services.running;
+    end.store(blocks.end, Ordering::Relaxed);
+    let mut next = blocks.start;
+    // A block that waits may end the run after itself.
+    while next < end.load(Ordering::Relaxed) {
+        let index = next;
+        next += 1;
+        at.store(index, Ordering::Relaxed);
+        if services.grid.cancelled.load(Ordering::Relaxed) {
+            break;
+        }
+        match run(index) {
+            BlockOutcome::Done => services.block_ended(),
+            ended => return ended,
+        }
+    }
+    BlockOutcome::Done
 }
 
 /// Fills the fault from what the processor said. Among how many threads is the one that did it?

@@ -1,8 +1,13 @@
 //! How the device's threads behave towards the system's scheduler and the program they live in.
 
 /// Lets threads that wake for a moment go before this one: those that submit work and hand over
-/// leases. It gets no less time for that, only in longer pieces.
+/// leases. It gets no less time for that, only in longer pieces. A program that was started with a policy of its own
+/// (`chrt`) keeps that.
 pub(crate) fn prefer_throughput() {
+    // SAFETY: a query about the calling thread.
+    if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
+        return;
+    }
     const SLICE_NS: u64 = 20_000_000;
     #[repr(C)]
     #[derive(Default)]

@@ -43,6 +43,7 @@ impl<T> PageTable<T> {
     }
 
     /// The entry, if there is one.
+    #[inline]
     pub(crate) fn get(&mut self, address: u64) -> Option<&mut T> {
         let page = address.wrapping_sub(self.base) / PAGE;
         let group = self.groups.get_mut((page / PER_GROUP) as usize)?.as_mut()?;
@@ -57,7 +58,7 @@ impl<T> PageTable<T> {
     }
 
     /// Keeps the entries for which `keep` is true. Returns how many were removed.
-    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) -> u64 {
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> u64 {
         let mut removed = 0;
         for entry in self.groups.iter_mut().flatten().flatten() {
             if entry.as_ref().is_some_and(|entry| !keep(entry)) {

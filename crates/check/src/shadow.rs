@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::pages::PageTable;
-use crate::race::{Cell, SyncClocks, WORDS_PER_PAGE};
+use crate::pages::{PAGE, PageTable};
+use crate::race::{
+    CELLS_BYTES, Clocks, Hit, NoRoom, ROWS_BYTES, RowAccess, RowPage, Seen, SyncClocks,
+};
 use crate::unwritten::Unwritten;
 
 /// Bytes that the shadow of a device takes at most, unless told otherwise.
@@ -31,7 +33,7 @@ pub struct Shadow {
 }
 
 pub(crate) struct State {
-    cells: PageTable<Page>,
+    races: PageTable<Page>,
     pub(crate) unwritten: Unwritten,
     /// What strong writes of each launch have released: several launches may run side by side.
     sync: BTreeMap<u64, SyncClocks>,
@@ -58,18 +60,15 @@ impl std::fmt::Debug for State {
 #[derive(Debug)]
 struct Page {
     launch: u64,
-    cells: Box<[Cell]>,
+    rows: Box<RowPage>,
 }
-
-/// Host bytes of the cells of one page.
-const CELLS_BYTES: u64 = (size_of::<Cell>() * WORDS_PER_PAGE) as u64;
 
 impl Shadow {
     /// The shadow of an arena, of at most `limit` bytes, which `grant` is asked for.
     pub fn new(base: u64, len: u64, limit: u64, grant: Grant) -> Self {
         Self {
             state: Mutex::new(State {
-                cells: PageTable::new(base, len),
+                races: PageTable::new(base, len),
                 unwritten: Unwritten::new(base, len, limit / UNWRITTEN_PART),
                 sync: BTreeMap::new(),
                 swept: 0,
@@ -88,6 +87,7 @@ impl Shadow {
         self.limit
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,12 +119,15 @@ impl Shadow {
         let mut state = self.lock();
         let mut at = address & !3;
         while at < address.saturating_add(bytes) {
-            if let Some(page) = state.cells.get(at)
-                && let Some(cell) = page.cells.get_mut((at % crate::pages::PAGE) as usize / 4)
-            {
-                *cell = Cell::default();
-            }
-            at += 4;
+            let words = match state.races.get(at) {
+                Some(page) => {
+                    page.rows.forget(word_of(at));
+                    1
+                }
+                // To the next page.
+                None => (PAGE / 4) as usize - word_of(at),
+            };
+            at += 4 * words as u64;
         }
     }
 
@@ -156,7 +159,7 @@ impl State {
     /// Host bytes of what is known for races.
     fn race_bytes(&self) -> u64 {
         let sync: u64 = self.sync.values().map(SyncClocks::held_bytes).sum();
-        self.page_bytes + self.cells.held_bytes() + sync
+        self.page_bytes + self.races.held_bytes() + sync
     }
 
     /// Whether all that is held, and so many bytes more, is granted.
@@ -177,8 +180,13 @@ impl State {
             return false;
         }
         self.swept = launch;
-        let removed = self.cells.retain(|page| page.launch == launch);
-        self.page_bytes -= removed * CELLS_BYTES;
+        let mut left = 0;
+        let removed = self.races.retain(|page| {
+            let is_kept = page.launch == launch;
+            left += u64::from(is_kept) * page.rows.held_bytes();
+            is_kept
+        });
+        self.page_bytes = left;
         removed > 0
     }
 
@@ -202,32 +210,89 @@ impl State {
         }
     }
 
-    /// The word that holds an address; `None` past the limit.
-    pub(crate) fn cell(&mut self, launch: u64, address: u64) -> Option<&mut Cell> {
-        let cells = self.cells_of(launch, address)?;
-        cells.get_mut((address % crate::pages::PAGE) as usize / 4)
+    /// An access of one thread to the word at an address; `None` past the limit.
+    #[inline]
+    pub(crate) fn access(
+        &mut self,
+        (launch, address): (u64, u64),
+        seen: &Seen,
+        clocks: &Clocks,
+    ) -> Option<Option<Hit>> {
+        self.with_page(launch, address, |page| {
+            page.one(word_of(address), seen, clocks, false)
+        })
     }
 
-    /// The words of the page that holds an address; `None` past the limit.
-    pub(crate) fn cells_of(&mut self, launch: u64, address: u64) -> Option<&mut [Cell]> {
-        if self.cells.get(address).is_none() {
-            if !self.make_room(launch, CELLS_BYTES) {
+    /// An access to some words of the row that an address is in; `None` past the limit.
+    #[inline]
+    pub(crate) fn access_row(
+        &mut self,
+        (launch, address): (u64, u64),
+        access: &RowAccess,
+        clocks: &Clocks,
+        hit: &mut impl FnMut(usize, Hit),
+    ) -> Option<()> {
+        self.with_page(launch, address, |page| {
+            page.some(word_of(address), access, (clocks, false), hit)
+        })
+    }
+
+    /// Whether an access finds nothing that depends on the thread that makes it.
+    pub(crate) fn is_quiet(
+        &mut self,
+        (launch, address): (u64, u64),
+        access: &RowAccess,
+        clocks: &Clocks,
+    ) -> bool {
+        let page = self.page(launch, address);
+        page.is_some_and(|page| page.is_quiet(word_of(address), access, clocks))
+    }
+
+    #[inline]
+    fn with_page<T>(
+        &mut self,
+        launch: u64,
+        address: u64,
+        mut f: impl FnMut(&mut RowPage) -> Result<T, NoRoom>,
+    ) -> Option<T> {
+        if let Ok(done) = f(self.page(launch, address)?) {
+            return Some(done);
+        }
+        // A row of words that are accessed in many ways.
+        if !self.make_room(launch, CELLS_BYTES) {
+            self.is_full = true;
+            return None;
+        }
+        self.page_bytes += CELLS_BYTES;
+        let page = self.page(launch, address)?;
+        page.grant();
+        f(page).ok()
+    }
+
+    /// The page that holds an address; `None` past the limit.
+    #[inline]
+    fn page(&mut self, launch: u64, address: u64) -> Option<&mut RowPage> {
+        if self.races.get(address).is_none() {
+            if !self.make_room(launch, ROWS_BYTES) {
                 self.is_full = true;
                 return None;
             }
-            *self.cells.slot(address)? = Some(Page {
-                launch,
-                cells: vec![Cell::default(); WORDS_PER_PAGE].into_boxed_slice(),
-            });
-            self.page_bytes += CELLS_BYTES;
+            let rows = RowPage::new(0);
+            *self.races.slot(address)? = Some(Page { launch, rows });
+            self.page_bytes += ROWS_BYTES;
         }
-        let page = self.cells.get(address)?;
+        let page = self.races.get(address)?;
         if page.launch != launch {
             page.launch = launch;
-            page.cells.fill(Cell::default());
+            page.rows.clear();
         }
-        Some(&mut page.cells)
+        Some(&mut page.rows)
     }
+}
+
+/// The number of a word in its page.
+fn word_of(address: u64) -> usize {
+    (address % PAGE) as usize / 4
 }
 
 #[cfg(test)]
@@ -241,19 +306,19 @@ mod tests {
         let grant = move |_| left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) > 0;
         let shadow = Shadow::new(0, 1 << 30, 1 << 30, Box::new(grant));
         let mut state = shadow.lock();
-        let pages = (0..10_000).take_while(|page| state.cell(1, page * 4096).is_some());
+        let pages = (0..10_000).take_while(|page| state.page(1, page * 4096).is_some());
         let pages = pages.count() as u64;
-        assert!(pages > 0 && pages * CELLS_BYTES <= 2 * STEP, "{pages}");
+        assert!(pages > 0 && pages * ROWS_BYTES <= 2 * STEP, "{pages}");
         drop(state);
         assert!(shadow.take_is_full() && !shadow.take_is_full());
     }
 
     #[test]
     fn a_later_launch_has_the_memory_of_earlier_ones() {
-        let shadow = Shadow::new(0, 1 << 30, 16 * CELLS_BYTES, Box::new(|_| true));
+        let shadow = Shadow::new(0, 1 << 30, 16 * ROWS_BYTES, Box::new(|_| true));
         let mut state = shadow.lock();
         let mut watched = |launch: u64, first: u64| {
-            let pages = (first..first + 100).take_while(|p| state.cell(launch, p * 4096).is_some());
+            let pages = (first..first + 100).take_while(|p| state.page(launch, p * 4096).is_some());
             pages.count()
         };
         let most = watched(1, 0);

@@ -2,7 +2,9 @@
 //!
 //! A worker keeps its owner's folder small by itself. One that has become its tenant's may fill the disk instead. Once a second
 //! the free room of the file system is compared; when it shrinks, or a minute has passed, the daemon measures the folder, and
-//! what workers still hold of files that have no name any more. Runs only where root's daemon gives each owner a folder.
+//! what workers still hold of files that have no name any more. So it does where root's daemon gives each owner a folder. Where
+//! the daemon is not root's, workers on a card write one folder of its own user, what a card's driver has compiled; files
+//! without a name are not seen there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
@@ -11,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use mica_control::api::Severity;
-use mica_limits::worker_variables::{KERNEL_CACHE_MIB, driver_cache_beside};
+use mica_limits::worker_variables::{KERNEL_CACHE_MIB, driver_cache_beside, own_kernel_cache};
 use mica_wire::host::message::Role;
 
 use crate::confinement::{kernel_cache_of, worker_user};
@@ -55,6 +57,11 @@ impl KernelCaches {
 
     /// Looks at the folders of all owners that have workers now.
     pub(crate) fn check(&mut self, daemon: &Daemon) {
+        let own = rustix::process::getuid();
+        if !own.is_root() {
+            let folder = own_kernel_cache().and_then(|kernels| driver_cache_beside(&kernels));
+            return self.check_own(daemon, own.as_raw(), folder.as_deref());
+        }
         let owners = workers_by_owner(daemon);
         self.looks.retain(|owner, _| owners.contains_key(owner));
         for (owner, workers) in owners {
@@ -67,6 +74,21 @@ impl KernelCaches {
                     self.tidy_driver(daemon, &driver);
                 }
             }
+        }
+    }
+
+    /// Looks at the one folder that the workers of a daemon which is not root's can write.
+    fn check_own(&mut self, daemon: &Daemon, user: u32, folder: Option<&Path>) {
+        let has_workers = {
+            let registry = daemon.registry();
+            let mut clients = registry.clients.values();
+            clients.any(|client| client.role == Role::Worker)
+        };
+        if let Some(folder) = folder
+            && has_workers
+            && self.is_due(user, folder)
+        {
+            self.tidy_driver(daemon, folder);
         }
     }
 
@@ -89,19 +111,9 @@ impl KernelCaches {
 
     /// The driver keeps its folder below 256 MiB by itself. A worker that does not leaves nothing in it.
     fn tidy_driver(&self, daemon: &Daemon, folder: &Path) {
-        let Some(held) = tree_bytes(folder, TREE_DEPTH) else {
+        let Some(held) = emptied(folder, self.most_bytes.max(MOST_DRIVER_BYTES)) else {
             return;
         };
-        if held <= self.most_bytes.max(MOST_DRIVER_BYTES) {
-            return;
-        }
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            // Links are removed, not followed.
-            let _ = match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                true => std::fs::remove_dir_all(entry.path()),
-                false => std::fs::remove_file(entry.path()),
-            };
-        }
         let text = format!(
             "{} held {held} bytes of the driver's compiled kernels, more than it may, and was emptied",
             folder.display()
@@ -232,6 +244,19 @@ fn tree_bytes(folder: &Path, depth: u32) -> Option<u64> {
     Some(bytes)
 }
 
+/// Empties a folder of the driver's that holds more than it may; says how many bytes that were.
+fn emptied(folder: &Path, most: u64) -> Option<u64> {
+    let held = tree_bytes(folder, TREE_DEPTH).filter(|held| *held > most)?;
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        // Links are removed, not followed.
+        let _ = match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            true => std::fs::remove_dir_all(entry.path()),
+            false => std::fs::remove_file(entry.path()),
+        };
+    }
+    Some(held)
+}
+
 /// Bytes of files on this device that a process has open or mapped and that have no name any more.
 fn hidden_bytes(pid: u32, device: u64) -> u64 {
     let mut seen = BTreeSet::new();
@@ -284,6 +309,23 @@ mod tests {
         let bytes = tree_bytes(dir.path(), 2).unwrap();
         assert!((64 << 10..128 << 10).contains(&bytes), "{bytes}");
         assert_eq!(tree_bytes(dir.path(), 1), Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_folder_of_the_drivers_that_is_too_large_is_emptied() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write(other.path(), "precious", 64, 1);
+        let inner = dir.path().join("a/b");
+        std::fs::create_dir_all(&inner).unwrap();
+        write(&inner, "code", 256, 1);
+        write(dir.path(), "index", 4, 1);
+        std::os::unix::fs::symlink(other.path(), dir.path().join("link")).unwrap();
+        assert_eq!(emptied(dir.path(), 1 << 20), None);
+        assert_eq!(names(dir.path()), ["a", "index", "link"]);
+        let held = emptied(dir.path(), 128 << 10).unwrap();
+        assert!(held > 256 << 10, "{held}");
+        assert!(names(dir.path()).is_empty());
+        assert_eq!(names(other.path()), ["precious"]);
     }
 
     #[test]

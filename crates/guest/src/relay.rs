@@ -88,12 +88,7 @@ pub fn serve(
             let text = format!("{} {}", ivshmem.bytes, u8::from(port.has_windows()));
             answer(&copy, Ok(&text)).map_err(gone())?;
             drop(copy);
-            let served = bells::serve_worker(&port, &stream);
-            let has_windows = port.has_windows();
-            drop(port);
-            let life = *served.as_ref().unwrap_or(&ProgramLife::Unknown);
-            ivshmem.give_back(has_windows, life);
-            served.map(drop).map_err(GuestError::from)
+            serve_in_ivshmem(&stream, port, ivshmem)
         }
         Purpose::Session => {
             let (limit_bytes, worker) = match open_worker(environment, RecordPort::connect) {
@@ -112,6 +107,20 @@ pub fn serve(
             Ok(far::serve(worker, carrier, Caches::default(), &limits)?)
         }
     }
+}
+
+/// Serves a session in shared memory to its end, and gives the file back.
+fn serve_in_ivshmem(
+    stream: &OwnedFd,
+    port: IvshmemPort,
+    ivshmem: IvshmemFile,
+) -> Result<(), GuestError> {
+    let served = bells::serve_worker(&port, stream);
+    let has_windows = port.has_windows();
+    drop(port);
+    let life = *served.as_ref().unwrap_or(&ProgramLife::Unknown);
+    ivshmem.give_back(has_windows, life);
+    served.map(drop).map_err(GuestError::from)
 }
 
 /// Opens a session in an ivshmem file.

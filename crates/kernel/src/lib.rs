@@ -24,7 +24,7 @@ mod wide_atomic;
 
 pub use cluster::{Cluster, ClusterPlace};
 pub use interrupt::{Interrupt, PrepareError};
-pub use monitor::{LiveSlot, Monitor, MonitorRef};
+pub use monitor::{LiveSlot, Monitor, MonitorRef, NotedRead, ReadLog};
 pub use wide_atomic::update_128;
 
 use std::sync::atomic::{AtomicU8, AtomicU32};
@@ -188,6 +188,8 @@ pub struct BlockContext {
     pub live: *mut LiveSlot,
     /// Slots at `live`.
     pub live_len: u64,
+    /// Where reads of shared memory are noted that the monitor may be told of later.
+    pub reads: ReadLog,
     /// Chooses the order in which threads run one by one; 0 for the usual one. Engines may ignore it.
     pub schedule: u64,
     /// One byte for each basic block of the kernel, set to 1 when it is entered; for engines that record coverage,
@@ -242,6 +244,7 @@ impl BlockContext {
             monitor: std::ptr::null_mut(),
             live: std::ptr::null_mut(),
             live_len: 0,
+            reads: ReadLog::NONE,
             schedule: 0,
             entered: std::ptr::null(),
             cluster: std::ptr::null_mut(),

@@ -107,16 +107,24 @@ pub enum LaneValues<'a> {
 }
 
 impl GroupAccess<'_> {
-    /// The access of one lane.
-    pub fn lane(&self, lane: u32) -> Access {
-        let at = lane as usize;
-        let address = match self.addresses {
+    /// Where one lane accesses memory.
+    pub fn address(&self, lane: u32) -> u64 {
+        match self.addresses {
             LaneAddresses::Stride(by) => {
                 let offset = by.wrapping_mul(i64::from(lane));
                 self.first.address.wrapping_add_signed(offset)
             }
-            LaneAddresses::Each(each) => each.get(at).copied().unwrap_or(self.first.address),
-        };
+            LaneAddresses::Each(each) => {
+                let address = each.get(lane as usize).copied();
+                address.unwrap_or(self.first.address)
+            }
+        }
+    }
+
+    /// The access of one lane.
+    pub fn lane(&self, lane: u32) -> Access {
+        let at = lane as usize;
+        let address = self.address(lane);
         let value = match self.values {
             LaneValues::None => None,
             LaneValues::Words(words) => words.get(at).map(|word| u64::from(*word)),
@@ -139,7 +147,12 @@ impl ThreadSet {
     /// The first `threads` threads.
     pub fn first(threads: u32) -> Self {
         let mut set = Self::default();
-        (0..threads.min(1024)).for_each(|t| set.insert(t));
+        for (at, word) in (0u32..).zip(&mut set.0) {
+            *word = match threads.saturating_sub(64 * at) {
+                64.. => u64::MAX,
+                some => (1 << some) - 1,
+            };
+        }
         set
     }
 
@@ -215,6 +228,90 @@ pub struct LiveSlot {
     pub starts: u64,
 }
 
+/// A plain read of the block's shared memory by threads that follow each other, as compiled code notes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NotedRead {
+    /// Where the first thread reads.
+    pub address: u64,
+    /// Bytes from one thread's address to the next one's.
+    pub stride: i64,
+    /// Lines of the PTX text and, above 32 bits, of the source file.
+    pub lines: u64,
+    /// The first thread; above 32 bits how many bytes each reads, above 48 how many threads there are.
+    pub who: u64,
+}
+
+impl NotedRead {
+    /// A read of `lanes` threads, of which `first` is the first one's.
+    pub fn new(first: &Access, lanes: u32, stride: i64) -> Self {
+        Self {
+            address: first.address,
+            stride,
+            lines: u64::from(first.line.ptx) | u64::from(first.line.source) << 32,
+            who: u64::from(first.thread) | Self::size(first.bytes, lanes),
+        }
+    }
+
+    /// What [`NotedRead::who`] has above the thread.
+    pub fn size(bytes: u32, lanes: u32) -> u64 {
+        u64::from(bytes & 0xffff) << 32 | u64::from(lanes) << 48
+    }
+
+    /// The read of all threads.
+    pub fn group(&self) -> GroupAccess<'static> {
+        GroupAccess {
+            first: Access {
+                thread: self.who as u32,
+                bytes: (self.who >> 32) as u32 & 0xffff,
+                address: self.address,
+                kind: AccessKind::Read,
+                order: 0,
+                space: AccessSpace::Shared,
+                line: Line {
+                    ptx: self.lines as u32,
+                    source: (self.lines >> 32) as u32,
+                },
+                value: None,
+            },
+            lanes: (self.who >> 48) as u32,
+            addresses: LaneAddresses::Stride(self.stride),
+            values: LaneValues::None,
+        }
+    }
+}
+
+/// Where compiled code notes reads of shared memory. The monitor is told of them before it is told of anything else.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ReadLog {
+    /// The first place; null where reads are told one by one.
+    pub first: *mut NotedRead,
+    /// Where the next read is noted.
+    pub next: *mut NotedRead,
+    /// Behind the last place.
+    pub end: *mut NotedRead,
+}
+
+impl ReadLog {
+    /// No place for any read.
+    pub const NONE: Self = Self {
+        first: std::ptr::null_mut(),
+        next: std::ptr::null_mut(),
+        end: std::ptr::null_mut(),
+    };
+
+    /// An empty log in some places.
+    pub fn new(places: &mut [NotedRead]) -> Self {
+        let places = places.as_mut_ptr_range();
+        Self {
+            first: places.start,
+            next: places.start,
+            end: places.end,
+        }
+    }
+}
+
 /// Told of everything that a block does to memory, before it is done.
 pub trait Monitor {
     /// An access. `false` ends the block: the address is not the program's to touch.
@@ -231,6 +328,13 @@ pub trait Monitor {
             }
         }
         Ok(())
+    }
+    /// Reads of the block's own shared memory, in the order in which they happened, since anything else was told. They
+    /// cannot be refused.
+    fn reads(&mut self, reads: &[NotedRead]) {
+        for read in reads {
+            let _ = self.accesses(&read.group());
+        }
     }
     /// The allocation in which [`Monitor::access`] has just allowed an access, as its first address and its bytes.
     /// `None` where the next access of the same instruction must be told too.

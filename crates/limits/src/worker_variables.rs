@@ -43,6 +43,20 @@ pub const KERNEL_CACHE: &str = "MICA_KERNEL_CACHE";
 /// Most mebibytes of compiled kernels to keep.
 pub const KERNEL_CACHE_MIB: &str = "MICA_KERNEL_CACHE_MIB";
 
+/// Folder of compiled kernels of this process's own user; `None` where none are kept.
+pub fn own_kernel_cache() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    match set(KERNEL_CACHE) {
+        Some(value) if value == "off" => None,
+        Some(folder) => Some(folder.into()),
+        None => {
+            let home = || set("HOME").map(|home| PathBuf::from(home).join(".cache"));
+            let base = set("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+            Some(base.join("mica/kernels"))
+        }
+    }
+}
+
 /// Folder in which the driver of a card keeps what it has compiled, beside that of compiled kernels.
 pub fn driver_cache_beside(kernels: &Path) -> Option<PathBuf> {
     let name = kernels.file_name()?.to_str()?;

@@ -118,6 +118,24 @@ impl<T: Plain> DeviceBuffer<T> {
     }
 }
 
+impl<T: Plain> DeviceBuffer<T> {
+    /// As [`DeviceBuffer::download`], to be awaited ([`Stream::finished`] has an example).
+    ///
+    /// # Errors
+    /// If nothing can be queued any more. The future gives what went wrong in earlier work.
+    pub fn read_later(
+        &self,
+        stream: &Stream,
+    ) -> Result<impl Future<Output = Result<Vec<T>>> + use<T>> {
+        let download = self.download(stream)?;
+        let finished = stream.finished()?;
+        Ok(async move {
+            finished.await?;
+            download.wait()
+        })
+    }
+}
+
 impl<T: Plain> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         // Fails only if the context is gone, and the memory with it.

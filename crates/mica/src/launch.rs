@@ -60,12 +60,21 @@ pub trait KernelParam {
     fn put(&self, bytes: &mut Vec<u8>);
 }
 
+/// A parameter whose size its type says; what [`crate::kernels!`] takes.
+pub trait SizedParam: KernelParam {
+    /// How many bytes it has.
+    const BYTES: usize;
+}
+
 macro_rules! numbers {
     ($($type:ty),*) => {$(
         impl KernelParam for $type {
             fn put(&self, bytes: &mut Vec<u8>) {
                 bytes.extend_from_slice(&self.to_le_bytes());
             }
+        }
+        impl SizedParam for $type {
+            const BYTES: usize = size_of::<$type>();
         }
     )*};
 }
@@ -87,6 +96,22 @@ impl KernelParam for &Global {
     fn put(&self, bytes: &mut Vec<u8>) {
         self.address().put(bytes);
     }
+}
+
+impl<T: Plain> SizedParam for &DeviceBuffer<T> {
+    const BYTES: usize = 8;
+}
+
+impl<T: Plain> SizedParam for &mut DeviceBuffer<T> {
+    const BYTES: usize = 8;
+}
+
+impl SizedParam for &Global {
+    const BYTES: usize = 8;
+}
+
+impl<T: Plain> SizedParam for ByValue<T> {
+    const BYTES: usize = size_of::<T>();
 }
 
 /// A struct passed by value.

@@ -61,21 +61,28 @@ mod device;
 mod driver;
 mod embedded;
 mod error;
+mod finished;
+mod kernels;
 mod launch;
 mod module;
+mod spread;
 mod stream;
 mod vgpu;
 
 pub use buffer::{DeviceBuffer, Download, Plain};
 pub use device::{Capability, Device, DeviceInfo, SoftwareOptions};
 pub use error::Error;
-pub use launch::{ByValue, Grid, KernelParam, KernelParams};
+pub use finished::Finished;
+#[doc(hidden)]
+pub use kernels::checked_kernel;
+pub use launch::{ByValue, Grid, KernelParam, KernelParams, SizedParam};
 pub use mica_cuda_abi::CuResult;
 pub use mica_gpu::{DevicePtr, TensorMap, TensorMapKind, TensorMapRequest};
 pub use mica_limits::Environment;
 pub use mica_scheduler::Priority;
 pub use mica_vgpu::{MemoryFull, NumberFormats, State, Statistics};
 pub use module::{Global, Kernel, Module};
+pub use spread::{Spread, Turn};
 pub use stream::{Event, Stream};
 pub use vgpu::{Memory, Vgpu, VgpuBuilder};
 

@@ -122,6 +122,12 @@ impl Kernel {
         backend.occupancy(self.loaded.handle, self.index(), threads, shared_bytes)
     }
 
+    /// Bytes of each parameter.
+    pub fn param_sizes(&self) -> impl Iterator<Item = usize> {
+        let params = self.description().params.iter();
+        params.map(|param| param.size as usize)
+    }
+
     pub(crate) fn pack(&self, params: &impl KernelParams) -> Result<Vec<u8>> {
         pack(self.name(), &self.description().params, params)
     }

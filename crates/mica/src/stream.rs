@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::backend::LaunchCall;
 use crate::buffer::{DeviceBuffer, Plain};
+use crate::finished::Finished;
 use crate::launch::{Grid, KernelParams};
 use crate::module::Kernel;
 use crate::vgpu::Vgpu;
@@ -141,6 +142,48 @@ impl Stream {
     pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
         let backend = &self.vgpu().backend;
         backend.stream_callback(self.handle(), Box::new(function))
+    }
+
+    /// A future that ends when the work queued so far has, for programs that wait for many streams with few threads. No
+    /// runtime is needed: the future wakes whoever polls it.
+    ///
+    /// ```
+    /// # use std::{pin::pin, sync::Arc, task::{Context, Poll, Wake}, thread::Thread};
+    /// # struct Unpark(Thread);
+    /// # impl Wake for Unpark {
+    /// #     fn wake(self: Arc<Self>) { self.0.unpark() }
+    /// # }
+    /// # fn block_on<T>(future: impl Future<Output = T>) -> T {
+    /// #     let waker = Arc::new(Unpark(std::thread::current())).into();
+    /// #     let mut future = pin!(future);
+    /// #     loop {
+    /// #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+    /// #             Poll::Ready(value) => return value,
+    /// #             Poll::Pending => std::thread::park(),
+    /// #         }
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), mica::Error> {
+    /// let device = mica::Device::software()?;
+    /// let vgpu = mica::Vgpu::builder().memory(16 << 20).build(&device)?;
+    /// let work = async {
+    ///     let (a, b) = (vgpu.stream()?, vgpu.stream()?);
+    ///     let (mut x, mut y) = (vgpu.alloc::<u32>(1000)?, vgpu.alloc::<u32>(1000)?);
+    ///     a.fill(&mut x, 7)?;
+    ///     b.fill(&mut y, 8)?;
+    ///     b.finished()?.await?;
+    ///     Ok::<_, mica::Error>((x.read_later(&a)?.await?, y.read_later(&b)?.await?))
+    /// };
+    /// let (x, y) = block_on(work)?;
+    /// assert_eq!((x[999], y[999]), (7, 8));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If nothing can be queued any more. The future gives what went wrong in earlier work.
+    pub fn finished(&self) -> Result<Finished> {
+        Finished::of(self)
     }
 
     /// Cancels its running and queued kernels; how many.

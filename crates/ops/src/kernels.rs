@@ -24,6 +24,7 @@ files!(
     "pack.f16",
     "pack.bf16",
     "pack.i8",
+    "gemm_software.f32",
     "gemm_mma.f32",
     "gemm_mma.f16",
     "gemm_mma.bf16",
@@ -38,6 +39,7 @@ files!(
     "rows_wide.f16",
     "rows_wide.bf16",
     "attention.f32",
+    "attention_software.f32",
     "attention_mma.f16",
     "attention_mma.bf16",
     "attention_paged.f16",
@@ -141,6 +143,17 @@ impl Kernels {
         let allowed = module.is_some();
         loaded.modules.insert(file.to_owned(), module);
         Ok(allowed)
+    }
+
+    /// Whether a file can be loaded: one whose functions an older software GPU does not have cannot.
+    pub(crate) fn is_loadable(&self, file: &str) -> bool {
+        if self.allows(file).is_ok_and(|allowed| allowed) {
+            return true;
+        }
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not asked again.
+        loaded.modules.entry(file.to_owned()).or_insert(None);
+        false
     }
 
     /// Whether the virtual GPU allows tensor cores, asked with one instruction.

@@ -8,6 +8,8 @@ use crate::machine::{Flow, Machine, Stop};
 use crate::state::{Frame, Status};
 use mica_kernel::{FaultKind, KernelLaunch};
 use mica_ptx::ast::{CallArg, Callee, FuncId, Param, ParamPlace, Space};
+use mica_ptx_ops::multiply::{MULTIPLY, MULTIPLY_ADD};
+use mica_ptx_ops::provided::MOST_ARGUMENTS;
 
 /// Slots of registers that all frames of a thread may have together: a block of 1024 threads has 1 GiB of them.
 const MOST_REGISTERS: usize = 1 << 17;
@@ -247,12 +249,11 @@ impl Machine<'_> {
         rets: &[CallArg],
         args: &[CallArg],
     ) -> Result<Flow, Stop> {
-        let mut words = [0u64; 5];
-        let widths: [u32; 5] = if name == "__assertfail" {
-            [8, 8, 4, 8, 8]
-        } else {
-            [8; 5]
-        };
+        let mut words = [0u64; MOST_ARGUMENTS];
+        let mut widths = [8; MOST_ARGUMENTS];
+        if name == "__assertfail" {
+            widths[2] = 4;
+        }
         for (i, word) in words.iter_mut().enumerate() {
             *word = self.scalar_argument(t, args.get(i), widths[i])?;
         }
@@ -264,9 +265,10 @@ impl Machine<'_> {
             }
             "malloc" => (services.map_or(0, |s| s.malloc(words[0])), 8),
             "__mica_parameter_buffer" => {
-                let [function, rest @ ..] = words;
+                let [function, grid, rest, block, depth, ..] = words;
                 let kernel = self.kernel_at(function);
-                let launch = kernel.map(|kernel| KernelLaunch::of_words(kernel, rest));
+                let launch =
+                    kernel.map(|kernel| KernelLaunch::of_words(kernel, [grid, rest, block, depth]));
                 let made = services.zip(launch);
                 (made.map_or(0, |(s, l)| s.parameter_buffer(&l)), 8)
             }
@@ -278,6 +280,10 @@ impl Machine<'_> {
                 if let Some(services) = services {
                     services.free(words[0]);
                 }
+                (0, 8)
+            }
+            MULTIPLY | MULTIPLY_ADD => {
+                self.multiply_floats(t, words, name == MULTIPLY_ADD)?;
                 (0, 8)
             }
             "__assertfail" => {

@@ -29,6 +29,7 @@ mod copies;
 mod exec;
 mod machine;
 mod matrices;
+mod multiply;
 mod reached;
 mod schedule;
 mod special;

@@ -14,6 +14,7 @@
 //!   warp     shfl, vote, match, redux
 //!   atomic   atom, red
 //!   matrix   mma, wmma, ldmatrix layouts and products
+//!   multiply products by one thread, which only the software GPU has
 //!   nan      which instructions give the one NaN of PTX
 //!   mbarrier the states of asynchronous barriers
 //!   texture  tex, tld4
@@ -39,6 +40,7 @@ pub mod int;
 pub mod layout;
 pub mod matrix;
 pub mod mbarrier;
+pub mod multiply;
 pub mod nan;
 pub mod provided;
 pub mod support;

@@ -5,6 +5,8 @@
 
 use mica_ptx::ast::{Function, Param};
 
+use crate::multiply;
+
 /// What a provided function takes and returns: bytes of each parameter.
 struct Signature {
     name: &'static str,
@@ -12,7 +14,7 @@ struct Signature {
     returns: &'static [u32],
 }
 
-const PROVIDED: [Signature; 6] = [
+const PROVIDED: [Signature; 8] = [
     Signature {
         name: "vprintf",
         params: &[8, 8],
@@ -44,7 +46,21 @@ const PROVIDED: [Signature; 6] = [
         params: &[8, 8],
         returns: &[8],
     },
+    // Products by the widest registers that the processor has.
+    Signature {
+        name: multiply::MULTIPLY,
+        params: &[8; multiply::WORDS],
+        returns: &[],
+    },
+    Signature {
+        name: multiply::MULTIPLY_ADD,
+        params: &[8; multiply::WORDS],
+        returns: &[],
+    },
 ];
+
+/// The most arguments that a provided function takes.
+pub const MOST_ARGUMENTS: usize = multiply::WORDS;
 
 fn signature(function: &Function) -> Option<&'static Signature> {
     PROVIDED

@@ -161,5 +161,7 @@ mod tests {
                 mica_backend_software::KERNEL_CACHE_MIB
             )
         );
+        let own = mica_backend_software::kernel_cache_folder();
+        assert_eq!(worker_variables::own_kernel_cache(), own);
     }
 }

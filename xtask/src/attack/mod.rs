@@ -71,29 +71,11 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     }
 }
 
-/// Builds what the tests load as files, then the tests of all families. Always the same packages, whatever the
-/// filter: another choice would have cargo build their dependencies with other features again.
+/// Builds what the tests load as files, then the tests. The whole workspace, as `cargo xtask test` does: for another choice cargo
+/// would build dependencies with other features again.
 fn build() -> Result<Vec<Executable>> {
-    let files = ["mica-cli", "mica-shim", "mica-nvml-shim"];
-    command::run("build", packages(&mut cargo(&["build"]), &files))?;
-    let mut names: Vec<String> = FAMILIES
-        .iter()
-        .flat_map(|f| f.steps)
-        .map(|s| format!("mica-{}", s.package))
-        .collect();
-    names.sort();
-    names.dedup();
-    executables::build("tests", packages(&mut cargo(&["test"]), &names))
-}
-
-fn packages<'a>(
-    command: &'a mut std::process::Command,
-    names: &[impl AsRef<str>],
-) -> &'a mut std::process::Command {
-    for name in names {
-        command.args(["-p", name.as_ref()]);
-    }
-    command
+    command::run("build", &mut cargo(&["build", "--workspace"]))?;
+    executables::build("tests", &mut cargo(&["test", "--workspace"]))
 }
 
 /// Whether files that this process makes belong to root.
@@ -191,6 +173,49 @@ mod tests {
         assert!(judge(&families::whole("worker", "jail"), ended(0), 0).is_some());
         assert!(judge(&step, ended(11), 2).is_some_and(|r| r.contains("signal: 11")));
         assert!(judge(&step, Outcome::OutOfTime, 2).is_some_and(|r| r.contains("not done")));
+    }
+
+    /// Packages and targets of the tests in the last column of the threat model's table.
+    fn promised() -> Vec<(String, String)> {
+        let text = std::fs::read_to_string(command::root().join("THREAT_MODEL.md")).unwrap();
+        let rows = text.lines().filter(|line| line.starts_with("| "));
+        let cells = rows.filter_map(|row| row.trim_end_matches([' ', '|']).rsplit('|').next());
+        let mut found = Vec::new();
+        for cell in cells {
+            // A file without a folder is in the folder of the file before.
+            let mut package = String::new();
+            let files = cell.split('`').filter(|word| word.ends_with(".rs"));
+            for file in files {
+                let parts: Vec<&str> = file.trim_end_matches(".rs").split('/').collect();
+                let targets = match parts[..] {
+                    [_, "src", ..] => "lib",
+                    [_, "tests", test, ..] | [test] => test.trim_matches(['{', '}']),
+                    _ => panic!("{file} is no test"),
+                };
+                if parts.len() > 1 {
+                    package = parts[0].into();
+                }
+                let targets = targets.split(',');
+                found.extend(targets.map(|target| (package.clone(), target.trim().into())));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_test_that_the_threat_model_names_is_run() {
+        let promised = promised();
+        assert!(promised.len() > 30, "{promised:?}");
+        for (package, target) in promised {
+            let mut steps = FAMILIES.iter().flat_map(|f| f.steps);
+            // The command has no library: its own tests are those of its program.
+            let target = match (package.as_str(), target.as_str()) {
+                ("cli", "lib") => "bin",
+                (_, target) => target,
+            };
+            let is_run = steps.any(|s| s.package == package && s.target == target);
+            assert!(is_run, "no family runs {target} of {package}");
+        }
     }
 
     #[test]

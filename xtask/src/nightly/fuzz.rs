@@ -123,14 +123,22 @@ pub(super) fn build(night: &Night, targets: &[&Target]) -> Result<()> {
     Ok(())
 }
 
+/// What became of a target.
+pub(super) struct Fuzzed {
+    pub(super) row: Row,
+    pub(super) inputs: u64,
+    /// Time that it had processors.
+    pub(super) processor_time: Duration,
+}
+
 /// Runs a target for the night's time, or until it finds something.
-pub(super) fn run(night: &Night, target: &Target) -> Result<Row> {
+pub(super) fn run(night: &Night, target: &Target) -> Result<Fuzzed> {
     let findings = night.folder(&format!("findings/{}", target.name))?;
     let log = night.log(target.name)?;
     let before = files(&findings)?;
     let mut program = command(night, target, &findings)?;
     println!("{}: {} s", target.name, night.limit.as_secs());
-    let start = Instant::now();
+    let (start, processor_start) = (Instant::now(), bounded::processor_time_of_children()?);
     let tick = progress::each_minute(target.name, &log, "#");
     let outcome = bounded::run(&mut program, &log, night.limit + GRACE, tick)?;
     let mut found: Vec<String> = files(&findings)?
@@ -148,12 +156,19 @@ pub(super) fn run(night: &Night, target: &Target) -> Result<Row> {
         std::fs::copy(&log, &kept).with_context(|| format!("{}", kept.display()))?;
         found.push(format!("{reason}, see {}", kept.display()));
     }
+    let processor_time = bounded::processor_time_of_children()?.saturating_sub(processor_start);
     let output = std::fs::read(&log)?;
-    Ok(Row {
+    let inputs = executed(&String::from_utf8_lossy(&output));
+    let row = Row {
         name: target.name,
-        tried: format!("{} inputs", executed(&String::from_utf8_lossy(&output))),
+        tried: format!("{inputs} inputs"),
         time: start.elapsed(),
         findings: found,
+    };
+    Ok(Fuzzed {
+        row,
+        inputs,
+        processor_time,
     })
 }
 

@@ -1,11 +1,14 @@
-//! `cargo xtask nightly [--minutes N] [TARGET]`: each fuzz target for N minutes, then test suites, all with the address
-//! sanitizer.
+//! `cargo xtask nightly [--minutes N] [--record] [TARGET]`: each fuzz target for N minutes, then test suites, all with the
+//! address sanitizer.
 //!
 //! Owns the order, the table at the end and the folder `target/nightly`: `corpus` is kept and grows from night to
-//! night, `findings` has a folder for each target that failed, `logs` is written anew.
+//! night, `findings` has a folder for each target that failed, `logs` is written anew. With `--record` the time of each
+//! target goes into `docs/measurements/fuzzing.md`.
 
+mod fingerprint;
 mod fuzz;
 mod progress;
+mod record;
 mod suites;
 mod toolchain;
 
@@ -16,7 +19,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::bounded::{self, Scratch};
 use crate::command::{minutes_and_name, target};
-use fuzz::Target;
+use crate::measurements::today;
+use fingerprint::Packages;
+use fuzz::{Fuzzed, Target};
+use record::Run;
 use suites::Suite;
 use toolchain::Toolchain;
 
@@ -27,6 +33,9 @@ struct Night {
     limit: Duration,
     toolchain: Toolchain,
 }
+
+/// The word by which times are recorded.
+const RECORD: &str = "--record";
 
 /// A line of the table.
 struct Row {
@@ -56,7 +65,9 @@ impl Night {
 
 /// Runs everything, or the one target or suite that is named.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
-    let (limit, name) = minutes_and_name(words, 60)?;
+    let is_recorded = words.contains(&RECORD);
+    let others: Vec<&str> = words.iter().copied().filter(|w| *w != RECORD).collect();
+    let (limit, name) = minutes_and_name(&others, 60)?;
     let fuzzed: Vec<&Target> = fuzz::TARGETS
         .iter()
         .filter(|t| name.is_none_or(|n| n == t.name))
@@ -78,7 +89,8 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         toolchain: Toolchain::find()?,
     };
     let mut rows = Vec::new();
-    let outcome = all(&night, &fuzzed, &suites, &mut rows);
+    let outcome = codes(&night, &fuzzed, is_recorded)
+        .and_then(|codes| all(&night, &fuzzed, &codes, &suites, &mut rows));
     // What was found before an error or an interruption is shown too.
     print(&rows);
     outcome?;
@@ -90,12 +102,44 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     }
 }
 
-fn all(night: &Night, fuzzed: &[&Target], suites: &[&Suite], rows: &mut Vec<Row>) -> Result<()> {
+/// The hash of the code of each target, before it is built; none if nothing is recorded.
+fn codes(night: &Night, fuzzed: &[&Target], is_recorded: bool) -> Result<Vec<String>> {
+    if !is_recorded || fuzzed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let packages = Packages::read(&night.toolchain.triple)?;
+    let code = |target: &&Target| packages.fingerprint(target.name);
+    fuzzed.iter().map(code).collect()
+}
+
+fn all(
+    night: &Night,
+    fuzzed: &[&Target],
+    codes: &[String],
+    suites: &[&Suite],
+    rows: &mut Vec<Row>,
+) -> Result<()> {
     if !fuzzed.is_empty() {
         fuzz::build(night, fuzzed)?;
     }
-    for target in fuzzed {
-        rows.push(fuzz::run(night, target)?);
+    for (at, target) in fuzzed.iter().enumerate() {
+        let Fuzzed {
+            row,
+            inputs,
+            processor_time,
+        } = fuzz::run(night, target)?;
+        let has_found = !row.findings.is_empty();
+        rows.push(row);
+        if let Some(code) = codes.get(at) {
+            let run = Run {
+                target: target.name,
+                code,
+                time: processor_time,
+                inputs,
+                has_found,
+            };
+            record::add(&run, &today()?)?;
+        }
         stop_if_interrupted(night)?;
     }
     for suite in suites {

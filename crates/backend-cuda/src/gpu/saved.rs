@@ -62,7 +62,8 @@ impl Age {
         // One after the other: both may be the same event.
         let start = lock(&start.0).before;
         let end = lock(&end.0).before;
-        let earlier = |before: Option<Before>| before.map_or(0.0, |b| ms(b.age_ns + b.late_ns));
+        let earlier =
+            |before: Option<Before>| before.map_or(0.0, |b| ms(b.age_ns.saturating_add(b.late_ns)));
         let between = match (start, end) {
             (Some(start), Some(end)) => ms(start.age_ns) - ms(end.age_ns),
             _ => f64::from(told) + earlier(start) - earlier(end),

@@ -57,6 +57,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         .into_iter()
         .filter(|case| case.name.contains(&only))
         .collect();
+    if info.is_software() {
+        in_turns(&ops, &cases, args.seconds.unwrap_or(1.0), &mut report)?;
+        return report.finish();
+    }
     let rivals = rival::measure(&cases)?;
     let mut known: Option<(String, f64)> = None;
     for case in &cases {
@@ -64,7 +68,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         let work = case.name.split(',').next().unwrap_or_default().to_owned();
         let seconds = match &known {
             Some((name, seconds)) if *name == work => *seconds,
-            _ => match measure(&ops, case, args.seconds.unwrap_or(0.5)) {
+            _ => match measure(&ops, case, args.seconds.unwrap_or(0.5), &mut || ()) {
                 Err(why) if case.kind == Kind::Library => {
                     errln!("{} is not measured: {why:#}", case.name);
                     continue;
@@ -77,6 +81,20 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         ops.trim();
     }
     report.finish()
+}
+
+/// Both sides take turns, so that whatever else runs on the processor hinders both.
+fn in_turns(ops: &Ops, cases: &[Case], seconds: f64, report: &mut Report) -> Result<()> {
+    let mut rivals = rival::Rivals::new()?;
+    for case in cases {
+        let mut theirs = Vec::new();
+        let mut turn = || theirs.extend(rivals.turn(case));
+        let ours = measure(ops, case, seconds, &mut turn)?;
+        let theirs = (!theirs.is_empty()).then(|| super::software::median(theirs));
+        report.add(line(case, ours, theirs));
+        ops.trim();
+    }
+    Ok(())
 }
 
 fn line(case: &Case, seconds: f64, rival: Option<f64>) -> Line {
@@ -101,19 +119,20 @@ fn line(case: &Case, seconds: f64, rival: Option<f64>) -> Line {
     }
 }
 
-/// Seconds that a case takes.
-fn measure(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
+/// Seconds that a case takes; `turn` is the rival's before each round.
+fn measure(ops: &Ops, case: &Case, seconds: f64, turn: &mut dyn FnMut()) -> Result<f64> {
+    let mut timed = |work: &dyn Fn() -> mica_ops::Result<()>| timed(ops, seconds, work, turn);
     let random = |shape: &[usize], stream: u64| random(ops, case, shape, stream);
     let shape = &case.shape;
     match case.kind {
-        Kind::Gemm | Kind::Library => measure_product(ops, case, seconds),
+        Kind::Gemm | Kind::Library => measure_product(ops, case, &mut timed),
         Kind::Attention => {
             let (q, k, v) = (random(shape, 1)?, random(shape, 2)?, random(shape, 3)?);
             let spec = Attention {
                 causal: case.causal,
                 ..Attention::default()
             };
-            timed(ops, seconds, || ops.attention(&q, &k, &v, &spec).map(drop))
+            timed(&|| ops.attention(&q, &k, &v, &spec).map(drop))
         }
         Kind::Gradients => {
             let (q, k, v) = (random(shape, 1)?, random(shape, 2)?, random(shape, 3)?);
@@ -123,7 +142,7 @@ fn measure(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
                 ..Attention::default()
             };
             let attended = ops.attention(&q, &k, &v, &spec)?;
-            timed(ops, seconds, || {
+            timed(&|| {
                 ops.attention_backward_of(&q, &k, &v, &spec, &attended, &dy)
                     .map(drop)
             })
@@ -138,22 +157,20 @@ fn measure(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
                 padding: [1, 1],
                 ..Conv::default()
             };
-            timed(ops, seconds, || ops.conv(&x, &weights, &spec).map(drop))
+            timed(&|| ops.conv(&x, &weights, &spec).map(drop))
         }
         Kind::Gelu => {
             let x = random(shape, 1)?;
-            timed(ops, seconds, || {
-                ops.activate(&x, Activation::Gelu).map(drop)
-            })
+            timed(&|| ops.activate(&x, Activation::Gelu).map(drop))
         }
         Kind::Softmax => {
             let x = random(shape, 1)?;
-            timed(ops, seconds, || ops.softmax(&x, 1.0).map(drop))
+            timed(&|| ops.softmax(&x, 1.0).map(drop))
         }
         Kind::Norm => {
             let (x, w) = (random(shape, 1)?, random(&shape[1..], 2)?);
             let norm = || ops.norm(&x, Norm::Layer, Some(&w), Some(&w), 1e-5);
-            timed(ops, seconds, || norm().map(drop))
+            timed(&|| norm().map(drop))
         }
     }
 }
@@ -181,8 +198,11 @@ fn random(ops: &Ops, case: &Case, shape: &[usize], stream: u64) -> Result<Tensor
     }
 }
 
+/// Measures some work.
+type Timed<'a> = dyn FnMut(&dyn Fn() -> mica_ops::Result<()>) -> Result<f64> + 'a;
+
 /// Seconds of a product, by the compute library's own choice or by the user's library.
-fn measure_product(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
+fn measure_product(ops: &Ops, case: &Case, timed: &mut Timed<'_>) -> Result<f64> {
     let [batch, m, n, k] = case.shape[..] else {
         bail!("{} has no four sizes", case.name)
     };
@@ -204,14 +224,19 @@ fn measure_product(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
     if case.kind == Kind::Library {
         // What the library expects to be fastest, as a direct call takes it.
         let by_library = || ops.gemm_by("cublaslt_1", &a, &b, &spec).map(drop);
-        return timed(ops, seconds, by_library);
+        return timed(&by_library);
     }
     let d = ops.gemm(&a, &b, &spec)?;
-    timed(ops, seconds, || ops.gemm_into(&a, &b, &spec, &d))
+    timed(&|| ops.gemm_into(&a, &b, &spec, &d))
 }
 
 /// Seconds of one run of some work: the median of rounds that take `seconds` together.
-fn timed(ops: &Ops, seconds: f64, work: impl Fn() -> mica_ops::Result<()>) -> Result<f64> {
+fn timed(
+    ops: &Ops,
+    seconds: f64,
+    work: &dyn Fn() -> mica_ops::Result<()>,
+    turn: &mut dyn FnMut(),
+) -> Result<f64> {
     for _ in 0..3 {
         work()?;
     }
@@ -223,6 +248,7 @@ fn timed(ops: &Ops, seconds: f64, work: impl Fn() -> mica_ops::Result<()>) -> Re
     let count = ((seconds / ROUNDS as f64 / once) as usize).max(1);
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
+        turn();
         let began = Instant::now();
         for _ in 0..count {
             work()?;

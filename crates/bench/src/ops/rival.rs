@@ -1,9 +1,9 @@
 //! The other side of `mica bench ops`.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result};
 
@@ -12,25 +12,104 @@ use super::cases::{Case, Kind};
 const SCRIPT: &str = include_str!("rival.py");
 const LOOP: &str = include_str!("attention.c");
 
-/// Seconds by name of case, as far as there is something to compare with.
+/// Seconds on a card by name of case, as far as there is something to compare with.
 pub(super) fn measure(cases: &[Case]) -> Result<BTreeMap<String, f64>> {
-    let mut seconds = BTreeMap::new();
     if cases.is_empty() {
-        return Ok(seconds);
+        return Ok(BTreeMap::new());
     }
     match by_python(cases) {
-        Ok(found) => seconds.extend(found),
-        Err(why) => errln!("PyTorch or NumPy is not compared with: {why:#}"),
-    }
-    let loops = (cases.iter()).filter(|case| case.kind == Kind::Attention && case.on != "card");
-    let folder = tempfile::tempdir()?;
-    for case in loops {
-        match by_loop(case, folder.path()) {
-            Ok(time) => drop(seconds.insert(case.name.clone(), time)),
-            Err(why) => errln!("{} is not compared with a loop: {why:#}", case.name),
+        Ok(found) => Ok(found),
+        Err(why) => {
+            errln!("PyTorch is not compared with: {why:#}");
+            Ok(BTreeMap::new())
         }
     }
-    Ok(seconds)
+}
+
+/// Rivals on the processor, each asked for one round at a time.
+pub(super) struct Rivals {
+    folder: tempfile::TempDir,
+    numpy: Option<Numpy>,
+}
+
+/// A Python that multiplies when it is asked.
+struct Numpy {
+    child: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Rivals {
+    pub(super) fn new() -> Result<Self> {
+        let numpy = Numpy::start();
+        if let Err(why) = &numpy {
+            errln!("NumPy is not compared with: {why:#}");
+        }
+        Ok(Self {
+            folder: tempfile::tempdir()?,
+            numpy: numpy.ok(),
+        })
+    }
+
+    /// Seconds of one round; `None` where there is nothing to compare with.
+    pub(super) fn turn(&mut self, case: &Case) -> Option<f64> {
+        let round = match case.kind {
+            Kind::Attention => by_loop(case, self.folder.path()),
+            Kind::Gemm => self.numpy.as_mut()?.round(case),
+            _ => return None,
+        };
+        round
+            .inspect_err(|why| errln!("{} is not compared: {why:#}", case.name))
+            .ok()
+    }
+}
+
+impl Numpy {
+    fn start() -> Result<Self> {
+        let python = python();
+        let mut child = outside(&python)
+            .args(["-c", SCRIPT, "rounds"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("{python} cannot be started"))?;
+        let questions = child.stdin.take().context("no input")?;
+        let output = child.stdout.take().context("no output")?;
+        let mut numpy = Self {
+            child,
+            questions,
+            answers: BufReader::new(output),
+        };
+        let what = numpy.line()?;
+        errln!("compared with {what}");
+        Ok(numpy)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        anyhow::ensure!(!line.is_empty(), "it ended");
+        Ok(line.trim().to_owned())
+    }
+
+    fn round(&mut self, case: &Case) -> Result<f64> {
+        let mut question = serde_json::to_vec(case)?;
+        question.push(b'\n');
+        self.questions.write_all(&question)?;
+        Ok(self.line()?.parse()?)
+    }
+}
+
+impl Drop for Numpy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `MICA_BENCH_PYTHON`, or the `python3` of the path.
+fn python() -> String {
+    std::env::var("MICA_BENCH_PYTHON").unwrap_or_else(|_| "python3".into())
 }
 
 /// A program outside of Mica: nothing of the virtual GPU's environment reaches it.
@@ -47,9 +126,8 @@ fn outside(program: &str) -> Command {
     command
 }
 
-/// `MICA_BENCH_PYTHON`, or the `python3` of the path.
 fn by_python(cases: &[Case]) -> Result<BTreeMap<String, f64>> {
-    let python = std::env::var("MICA_BENCH_PYTHON").unwrap_or_else(|_| "python3".into());
+    let python = python();
     let mut child = outside(&python)
         .args(["-c", SCRIPT])
         .stdin(Stdio::piped())

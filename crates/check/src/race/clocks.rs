@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use mica_kernel::monitor::ThreadSet;
 
+use super::sync::SyncClocks;
+
 /// Epochs of the threads of one block, by thread.
-type Epochs = Arc<Vec<u32>>;
+pub(super) type Epochs = Arc<Vec<u32>>;
 /// Epochs of threads of other blocks, by block.
-type Foreign = Arc<HashMap<u32, Epochs>>;
+pub(super) type Foreign = Arc<HashMap<u32, Epochs>>;
 
 /// Largest epoch that is remembered with an access; a block that needs more is not watched any further.
 pub(crate) const LAST_EPOCH: u32 = (1 << 22) - 1;
@@ -21,9 +23,9 @@ pub(crate) const MOST_FOREIGN: usize = 16_384;
 
 /// What a thread knows.
 #[derive(Clone, Debug)]
-struct Known {
-    own: Epochs,
-    foreign: Option<Foreign>,
+pub(super) struct Known {
+    pub(super) own: Epochs,
+    pub(super) foreign: Option<Foreign>,
 }
 
 impl Known {
@@ -33,7 +35,7 @@ impl Known {
     }
 }
 
-fn join_epochs(into: &mut Epochs, from: &Epochs) {
+pub(super) fn join_epochs(into: &mut Epochs, from: &Epochs) {
     if Arc::ptr_eq(into, from) || into.iter().zip(&**from).all(|(a, b)| a >= b) {
         return;
     }
@@ -63,114 +65,108 @@ fn join_foreign(into: &mut Option<Foreign>, from: &Option<Foreign>) -> bool {
     true
 }
 
-/// What strong writes have released, by address.
-#[derive(Debug, Default)]
-pub(crate) struct SyncClocks {
-    clocks: HashMap<u64, SyncClock>,
-    version: u64,
-    held_bytes: u64,
-    is_lost: bool,
-}
-
-#[derive(Debug, Default)]
-struct SyncClock {
-    blocks: HashMap<u32, Epochs>,
-    version: u64,
-}
-
-/// Host bytes of an entry of a map besides its value.
-const ENTRY_BYTES: u64 = 64;
-
-impl SyncClocks {
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Host bytes that the clocks take, about.
-    pub(crate) fn held_bytes(&self) -> u64 {
-        self.held_bytes
-    }
-
-    /// Drops all clocks for want of memory. From then on nobody knows which accesses are ordered.
-    pub(crate) fn lose(&mut self) {
-        self.clear();
-        self.is_lost = true;
-    }
-
-    /// Whether clocks were dropped.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.is_lost
-    }
-
-    /// Adds what a block's thread released to the clock of an address.
-    fn release(&mut self, address: u64, block: u32, released: &Known) {
-        if self.is_lost {
-            return;
-        }
-        self.version += 1;
-        let mut held = 0;
-        let clock = self.clocks.entry(address).or_insert_with(|| {
-            held += ENTRY_BYTES;
-            SyncClock::default()
-        });
-        clock.version = self.version;
-        let foreign = released.foreign.iter().flat_map(|f| f.iter());
-        for (block, epochs) in std::iter::once((&block, &released.own)).chain(foreign) {
-            match clock.blocks.get_mut(block) {
-                Some(known) => join_epochs(known, epochs),
-                None => {
-                    held += ENTRY_BYTES + size_of_val(&epochs[..]) as u64;
-                    clock.blocks.insert(*block, Arc::clone(epochs));
-                }
-            }
-        }
-        self.held_bytes += held;
-    }
-}
-
 /// The threads of one block.
+///
+/// Until threads meet or release something one by one, all are in the same epoch and know all earlier ones: nothing is
+/// kept for each thread then.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     block: u32,
+    threads: usize,
+    /// The epoch of all threads, of which each knows what all did in earlier epochs, and nothing of other blocks.
+    common: Option<u32>,
+    /// Of each thread, where there is no common epoch.
     epochs: Vec<u32>,
     known: Vec<Known>,
     /// What a fence of the thread has made ready for release by a later strong write.
     fenced: Vec<Option<Known>>,
+    /// Whether some thread passed a fence.
+    fences: bool,
     /// The last version of a released clock that the thread acquired: address and version.
     acquired: Vec<(u64, u64)>,
     /// What arrivals at the named barriers have released.
     arrivals: [Option<Known>; 16],
+    /// Whether some thread may know of other blocks.
+    knows_others: bool,
     /// Whether a thread would have to know of more than there is room for: nobody knows any more which accesses are ordered.
     is_full: bool,
+    #[cfg(test)]
+    unites: bool,
 }
 
 impl Clocks {
     /// A block in which nobody knows anything of the others.
     pub(crate) fn new(block: u32, threads: u32) -> Self {
-        let threads = threads as usize;
-        let nothing = Known {
-            own: Arc::new(vec![0; threads]),
-            foreign: None,
-        };
         Self {
             block,
-            epochs: vec![1; threads],
-            known: vec![nothing; threads],
-            fenced: vec![None; threads],
-            acquired: vec![(0, 0); threads],
+            threads: threads as usize,
+            common: Some(1),
+            epochs: Vec::new(),
+            known: Vec::new(),
+            fenced: Vec::new(),
+            fences: false,
+            acquired: Vec::new(),
             arrivals: Default::default(),
+            knows_others: false,
             is_full: false,
+            #[cfg(test)]
+            unites: true,
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn block(&self) -> u32 {
+        self.block
+    }
+
     /// The epoch of a thread; `None` where there are too many to remember, or a thread knows of too many blocks.
+    #[inline]
     pub(crate) fn epoch(&self, thread: u32) -> Option<u32> {
-        let epoch = *self.epochs.get(thread as usize)?;
+        let epoch = match self.common {
+            Some(epoch) if (thread as usize) < self.threads => epoch,
+            Some(_) => return None,
+            None => *self.epochs.get(thread as usize)?,
+        };
         (epoch <= LAST_EPOCH && !self.is_full).then_some(epoch)
+    }
+
+    /// The epoch that all threads are in, where each knows of all that was done in earlier ones.
+    #[inline]
+    pub(crate) fn common_epoch(&self) -> Option<u32> {
+        self.common
+            .filter(|epoch| *epoch <= LAST_EPOCH && !self.is_full)
+    }
+
+    /// The epoch of threads that follow each other, if it is the same.
+    #[inline]
+    pub(crate) fn epoch_of_all(&self, first: u32, count: u32) -> Option<u32> {
+        let epoch = self.epoch(first)?;
+        let is_same = match self.common {
+            Some(_) => (first + count) as usize <= self.threads,
+            None => (first..first + count).all(|t| self.epoch(t) == Some(epoch)),
+        };
+        is_same.then_some(epoch)
+    }
+
+    /// Whether some thread may know what threads of other blocks did.
+    #[inline]
+    pub(crate) fn knows_others(&self) -> bool {
+        self.knows_others
+    }
+
+    /// Whether a strong write that does not release by itself may release what came before a fence.
+    #[inline]
+    pub(crate) fn may_release(&self) -> bool {
+        self.fences
     }
 
     /// Whether a thread knows of an epoch of another.
     pub(crate) fn knows(&self, thread: u32, block: u32, other: u32, epoch: u32) -> bool {
+        if let Some(common) = self.common {
+            let is_own = block == self.block;
+            return thread as usize >= self.threads
+                || is_own && (other == thread || epoch < common);
+        }
         let Some(known) = self.known.get(thread as usize) else {
             return true;
         };
@@ -182,8 +178,38 @@ impl Clocks {
         epochs.is_some_and(|e| e.get(other as usize).is_some_and(|e| epoch <= *e))
     }
 
+    /// Keeps what each thread knows from now on.
+    fn part(&mut self) {
+        let Some(epoch) = self.common.take() else {
+            return;
+        };
+        let known = Known {
+            own: Arc::new(vec![epoch - 1; self.threads]),
+            foreign: None,
+        };
+        self.epochs.clear();
+        self.epochs.resize(self.threads, epoch);
+        self.known.clear();
+        self.known.resize(self.threads, known);
+        self.fenced.resize(self.threads, None);
+        self.acquired.resize(self.threads, (0, 0));
+    }
+
+    /// All threads have met: nothing is kept for each of them, unless they know of other blocks.
+    fn unite(&mut self) {
+        #[cfg(test)]
+        if !self.unites {
+            return;
+        }
+        if self.common.is_none() && !self.knows_others {
+            // Epochs that a thread never had are skipped.
+            self.common = self.epochs.iter().max().copied();
+        }
+    }
+
     /// What a thread knows, with its own epoch; nobody shares its later accesses.
     fn release(&mut self, thread: usize) -> Known {
+        self.part();
         let mut known = self.known[thread].clone();
         let own = Arc::make_mut(&mut known.own);
         own[thread] = self.epochs[thread];
@@ -197,6 +223,12 @@ impl Clocks {
     }
 
     fn meet_with(&mut self, threads: &ThreadSet, also: Option<Known>) {
+        let are_all = threads.len() as usize == self.threads;
+        if let Some(epoch) = self.common.filter(|_| are_all && also.is_none()) {
+            self.common = Some(epoch.saturating_add(1));
+            return;
+        }
+        self.part();
         let mut members = threads.iter().filter(|t| (*t as usize) < self.epochs.len());
         let Some(first) = members.next() else { return };
         let mut all = self.known[first as usize].clone();
@@ -218,11 +250,14 @@ impl Clocks {
                 *known = all.clone();
             }
         }
+        if are_all {
+            self.unite();
+        }
     }
 
     /// A thread arrives at a barrier without waiting.
     pub(crate) fn arrive(&mut self, barrier: u32, thread: u32) {
-        if thread as usize >= self.epochs.len() {
+        if thread as usize >= self.threads {
             return;
         }
         let released = self.release(thread as usize);
@@ -240,9 +275,10 @@ impl Clocks {
 
     /// A fence of a thread.
     pub(crate) fn fence(&mut self, thread: u32) {
-        if (thread as usize) < self.epochs.len() {
+        if (thread as usize) < self.threads {
             let released = self.release(thread as usize);
             self.fenced[thread as usize] = Some(released);
+            self.fences = true;
         }
     }
 
@@ -256,12 +292,12 @@ impl Clocks {
         release: bool,
     ) {
         let t = thread as usize;
-        if t >= self.epochs.len() {
+        if t >= self.threads {
             return;
         }
         let released = match release {
             true => Some(self.release(t)),
-            false => self.fenced[t].clone(),
+            false => self.fenced.get(t).cloned().flatten(),
         };
         if let Some(released) = released {
             sync.release(address, self.block, &released);
@@ -269,20 +305,26 @@ impl Clocks {
     }
 
     /// A strong read.
+    #[inline]
     pub(crate) fn read(&mut self, sync: &SyncClocks, address: u64, thread: u32) {
-        let t = thread as usize;
-        let Some(clock) = sync.clocks.get(&address) else {
-            return;
-        };
-        if t >= self.epochs.len() || self.acquired[t] == (address, clock.version) {
+        if sync.is_empty() {
             return;
         }
+        let t = thread as usize;
+        let Some(clock) = sync.get(address) else {
+            return;
+        };
+        if t >= self.threads || self.acquired.get(t) == Some(&(address, clock.version)) {
+            return;
+        }
+        self.part();
         self.acquired[t] = (address, clock.version);
         let known = &mut self.known[t];
         for (block, epochs) in &clock.blocks {
             if *block == self.block {
                 join_epochs(&mut known.own, epochs);
             } else {
+                self.knows_others = true;
                 let one = Arc::new(HashMap::from([(*block, Arc::clone(epochs))]));
                 self.is_full |= !join_foreign(&mut known.foreign, &Some(one));
             }
@@ -293,6 +335,70 @@ impl Clocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watcher::tests::Noise;
+
+    /// Clocks that keep what each thread knows from the start on, and never unite.
+    fn of_each(block: u32, threads: u32) -> Clocks {
+        let mut clocks = Clocks::new(block, threads);
+        clocks.part();
+        clocks.unites = false;
+        clocks
+    }
+
+    /// An access as its clocks and those of [`of_each`] date it.
+    type Dated = (u32, u32, u32, u32);
+
+    fn check(usual: &Clocks, each: &Clocks, past: &[Dated], noise: &mut Noise) {
+        for _ in 0..20 {
+            let (block, other, epoch, of_each) = past[noise.below(past.len() as u64) as usize];
+            let thread = noise.below(64) as u32;
+            assert_eq!(
+                usual.knows(thread, block, other, epoch),
+                each.knows(thread, block, other, of_each),
+                "thread {thread} of {block}, {other}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_common_epoch_orders_what_epochs_of_threads_order() {
+        let mut common = 0;
+        for seed in 1..60 {
+            let mut noise = Noise(seed);
+            let (mut sync, mut sync_of_each) = (SyncClocks::default(), SyncClocks::default());
+            let mut past: Vec<Dated> = Vec::new();
+            for block in 0..3 {
+                let (mut usual, mut each) = (Clocks::new(block, 64), of_each(block, 64));
+                for _ in 0..80 {
+                    let t = noise.below(64) as u32;
+                    let [warp, lanes] = [t / 32, noise.below(1 << 32) as u32];
+                    let (what, releases) = (noise.below(14), noise.below(3) == 0);
+                    let set = match noise.below(3) {
+                        0 => ThreadSet::of_warp(warp, u32::MAX),
+                        1 => ThreadSet::of_warp(warp, lanes),
+                        _ => all(64),
+                    };
+                    let both = [(&mut usual, &mut sync), (&mut each, &mut sync_of_each)];
+                    for (clocks, sync) in both {
+                        match what {
+                            0..=3 => clocks.barrier(0, &all(64)),
+                            4 => clocks.meet(&set),
+                            5 => clocks.barrier(1, &set),
+                            6 => clocks.arrive(1, t),
+                            7 => clocks.fence(t),
+                            8 => clocks.write(sync, 64, t, releases),
+                            9 if seed % 2 == 0 => clocks.read(sync, 64, t),
+                            _ => {}
+                        }
+                    }
+                    past.push((block, t, usual.epoch(t).unwrap(), each.epoch(t).unwrap()));
+                    check(&usual, &each, &past, &mut noise);
+                    common += u32::from(usual.common_epoch().is_some());
+                }
+            }
+        }
+        assert!(common > 1000, "{common}");
+    }
 
     fn all(threads: u32) -> ThreadSet {
         ThreadSet::first(threads)

@@ -1,20 +1,22 @@
 //! Watches one block after the other: what the engine tells becomes findings.
 
-mod global_group;
+mod atomics;
+mod group;
 mod shared_reads;
 
 use std::sync::Arc;
 
 use mica_kernel::monitor::{
-    Access, AccessKind, AccessSpace, GroupAccess, Line, Misuse, Monitor, ThreadSet, order,
+    Access, AccessKind, AccessSpace, GroupAccess, Line, Misuse, Monitor, NotedRead, ThreadSet,
+    order,
 };
 
 use crate::finding::{Finding, Party, Place, Severity, Tool};
 use crate::launch::{BlockNumber, LaunchFindings};
-use crate::race::{Cell, Clocks, Hit, LAST_EPOCH, MOST_FOREIGN, Seen, SyncClocks};
+use crate::pages::PAGE;
+use crate::race::{Clocks, Hit, LAST_EPOCH, MOST_FOREIGN, ROWS, RowPage, Seen, SyncClocks};
 use crate::settings::Tools;
 use crate::shadow::Shadow;
-use shared_reads::SharedReads;
 
 /// Host bytes of what strong writes to the shared memory of one block have released.
 const MOST_SHARED_SYNC: u64 = 64 << 20;
@@ -60,6 +62,7 @@ impl WatchedBlock {
     }
 
     /// Whether some of these bytes are the block's own.
+    #[inline]
     fn holds_part(&self, address: u64, bytes: u64) -> bool {
         let end = address.saturating_add(bytes);
         [self.shared, self.local, self.params]
@@ -79,14 +82,14 @@ pub struct BlockWatcher<M> {
     findings: Arc<LaunchFindings>,
     block: WatchedBlock,
     clocks: Option<Clocks>,
-    /// Words of shared memory.
-    cells: Vec<Cell>,
+    /// Pages of shared memory.
+    pages: Vec<Box<RowPage>>,
     shared_sync: SyncClocks,
     /// Bytes of shared memory that were written.
     shared_written: Vec<bool>,
     /// Reads of shared memory since a barrier of the whole block, after which nobody has written there yet: they race with
     /// nothing, and matter only to a write before the next such barrier.
-    reads: Vec<SharedReads>,
+    reads: Vec<NotedRead>,
     /// Whether nobody has written to shared memory since then.
     is_unwritten: bool,
     is_deadlocked: bool,
@@ -122,7 +125,7 @@ impl<M: LiveMemory> BlockWatcher<M> {
             findings,
             block: WatchedBlock::default(),
             clocks: None,
-            cells: Vec::new(),
+            pages: Vec::new(),
             shared_sync: SyncClocks::default(),
             shared_written: Vec::new(),
             reads: Vec::new(),
@@ -149,9 +152,10 @@ impl<M: LiveMemory> BlockWatcher<M> {
         if self.tools.has(Tool::Racecheck) {
             // Blocks past the numbers that are remembered are not told apart from those before.
             self.clocks = Some(Clocks::new(block.number as u32, block.threads()));
-            self.cells.clear();
-            self.cells
-                .resize(block.shared.1.div_ceil(4) as usize, Cell::default());
+            let pages = block.shared.1.div_ceil(PAGE) as usize;
+            self.pages.truncate(pages);
+            self.pages.iter_mut().for_each(|page| page.clear());
+            self.pages.resize_with(pages, || RowPage::new(ROWS));
             self.shared_sync.clear();
             self.reads.clear();
             self.is_unwritten = true;
@@ -163,6 +167,7 @@ impl<M: LiveMemory> BlockWatcher<M> {
         }
     }
 
+    #[inline]
     fn locate(&self, access: &Access) -> Where {
         let inside = |(start, len): (u64, u64)| access.address.wrapping_sub(start) < len;
         match access.space {
@@ -321,8 +326,10 @@ impl<M: LiveMemory> BlockWatcher<M> {
         let number = self.block.number as u32;
         let looked = each_word(access, |at, bytes| {
             let seen = seen(access, clocks, number, bytes)?;
-            let cell = self.cells.get_mut(at.wrapping_sub(base) as usize / 4)?;
-            hit = hit.or(cell.access(&seen, clocks, true));
+            let offset = at.wrapping_sub(base);
+            let page = self.pages.get_mut((offset / PAGE) as usize)?;
+            let found = page.one((offset % PAGE) as usize / 4, &seen, clocks, true);
+            hit = hit.or(found.ok()?);
             Some(())
         });
         release(clocks, &mut self.shared_sync, access);
@@ -347,8 +354,7 @@ impl<M: LiveMemory> BlockWatcher<M> {
         let number = self.block.number as u32;
         let looked = each_word(access, |at, bytes| {
             let seen = seen(access, clocks, number, bytes)?;
-            let cell = shadow.cell(self.launch, at)?;
-            hit = hit.or(cell.access(&seen, clocks, false));
+            hit = hit.or(shadow.access((self.launch, at), &seen, clocks)?);
             Some(())
         });
         if is_strong && release(clocks, shadow.sync(self.launch), access) {
@@ -455,6 +461,7 @@ fn release(clocks: &mut Clocks, sync: &mut SyncClocks, access: &Access) -> bool 
     is_strong
 }
 
+#[inline]
 fn seen(access: &Access, clocks: &Clocks, block: u32, bytes: u32) -> Option<Seen> {
     Some(Seen {
         block,
@@ -468,6 +475,7 @@ fn seen(access: &Access, clocks: &Clocks, block: u32, bytes: u32) -> Option<Seen
 }
 
 /// Calls `f` for every word of an access, with the bytes of it, until `f` gives up.
+#[inline]
 fn each_word(access: &Access, mut f: impl FnMut(u64, u32) -> Option<()>) -> Option<()> {
     let (mut at, end) = (access.address, access.address + u64::from(access.bytes));
     while at < end {
@@ -502,7 +510,7 @@ impl<M: LiveMemory> Monitor for BlockWatcher<M> {
     }
 
     fn accesses(&mut self, group: &GroupAccess<'_>) -> Result<(), Access> {
-        if self.put_off_group(group) || self.race_beside(group) {
+        if self.put_off_group(group) || self.race_in_rows(group) || self.race_of_atomics(group) {
             return Ok(());
         }
         for lane in 0..group.lanes {
@@ -512,6 +520,16 @@ impl<M: LiveMemory> Monitor for BlockWatcher<M> {
             }
         }
         Ok(())
+    }
+
+    fn reads(&mut self, reads: &[NotedRead]) {
+        if self.put_off_noted(reads) {
+            return;
+        }
+        for read in reads {
+            // They are inside the block's own memory.
+            let _ = self.accesses(&read.group());
+        }
     }
 
     fn live_range(&mut self, access: &Access) -> Option<(u64, u64)> {
@@ -589,11 +607,11 @@ impl<M: LiveMemory> Monitor for BlockWatcher<M> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Memory that may be accessed anywhere.
-    pub(super) struct Anything;
+    pub(crate) struct Anything;
 
     impl LiveMemory for Anything {
         fn allows(&mut self, _: u64, _: u64, _: bool) -> bool {
@@ -615,10 +633,10 @@ mod tests {
     }
 
     /// Numbers that look like chance.
-    pub(super) struct Noise(pub(super) u64);
+    pub(crate) struct Noise(pub(crate) u64);
 
     impl Noise {
-        pub(super) fn below(&mut self, n: u64) -> u64 {
+        pub(crate) fn below(&mut self, n: u64) -> u64 {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 7;
             self.0 ^= self.0 << 17;

@@ -6,19 +6,11 @@
 //! each was looked at when it was told: nothing that a look depends on changes in between.
 
 use mica_kernel::monitor::{
-    Access, AccessKind, AccessSpace, GroupAccess, LaneAddresses, ThreadSet,
+    Access, AccessKind, AccessSpace, GroupAccess, LaneAddresses, NotedRead, ThreadSet,
 };
 
 use super::{BlockWatcher, LiveMemory, Where};
 use crate::finding::Tool;
-
-/// Reads of a group that are not looked at yet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SharedReads {
-    first: Access,
-    lanes: u32,
-    stride: i64,
-}
 
 /// Groups of reads that wait to be looked at.
 const MOST_READS: usize = 1 << 16;
@@ -26,11 +18,7 @@ const MOST_READS: usize = 1 << 16;
 impl<M: LiveMemory> BlockWatcher<M> {
     /// Puts off looking at an access of shared memory. Whether that is right.
     pub(super) fn put_off(&mut self, access: &Access) -> bool {
-        self.put_off_reads(SharedReads {
-            first: *access,
-            lanes: 1,
-            stride: 0,
-        })
+        self.may_put_off(access) && self.put_off_reads(NotedRead::new(access, 1, 0))
     }
 
     /// Puts off looking for races of a group's accesses. Whether that is right.
@@ -38,29 +26,33 @@ impl<M: LiveMemory> BlockWatcher<M> {
         let LaneAddresses::Stride(stride) = group.addresses else {
             return false;
         };
-        let reads = SharedReads {
-            first: group.first,
-            lanes: group.lanes,
-            stride,
-        };
-        if group.first.space != AccessSpace::Shared || !self.may_put_off(&reads) {
+        if group.first.space != AccessSpace::Shared || !self.may_put_off(&group.first) {
             return false;
         }
         if self.tools.has(Tool::Initcheck) {
             (0..group.lanes).for_each(|lane| self.initcheck(&group.lane(lane), Where::Shared));
         }
-        self.put_off_reads(reads)
+        self.put_off_reads(NotedRead::new(&group.first, group.lanes, stride))
     }
 
-    fn may_put_off(&self, reads: &SharedReads) -> bool {
-        let is_plain = reads.first.kind == AccessKind::Read && reads.first.order == 0;
+    /// Puts off looking at reads that compiled code noted. Whether that is right.
+    pub(super) fn put_off_noted(&mut self, reads: &[NotedRead]) -> bool {
+        if !self.is_unwritten || self.clocks.is_none() || self.tools.has(Tool::Initcheck) {
+            return false;
+        }
+        if self.reads.len() + reads.len() > MOST_READS {
+            self.catch_up();
+        }
+        self.reads.extend_from_slice(reads);
+        true
+    }
+
+    fn may_put_off(&self, first: &Access) -> bool {
+        let is_plain = first.kind == AccessKind::Read && first.order == 0;
         is_plain && self.is_unwritten && self.clocks.is_some()
     }
 
-    fn put_off_reads(&mut self, reads: SharedReads) -> bool {
-        if !self.may_put_off(&reads) {
-            return false;
-        }
+    fn put_off_reads(&mut self, reads: NotedRead) -> bool {
         if self.reads.len() == MOST_READS {
             self.catch_up();
         }
@@ -70,16 +62,14 @@ impl<M: LiveMemory> BlockWatcher<M> {
 
     /// Looks at all reads that were put off, before anything happens that orders threads or writes.
     pub(super) fn catch_up(&mut self) {
+        if self.reads.is_empty() {
+            return;
+        }
         let mut reads = std::mem::take(&mut self.reads);
-        for group in reads.drain(..) {
+        for read in reads.drain(..) {
+            let group = read.group();
             for lane in 0..group.lanes {
-                let offset = group.stride.wrapping_mul(i64::from(lane));
-                let access = Access {
-                    thread: group.first.thread + lane,
-                    address: group.first.address.wrapping_add_signed(offset),
-                    ..group.first
-                };
-                self.look_for_race(&access, Where::Shared);
+                self.look_for_race(&group.lane(lane), Where::Shared);
             }
         }
         self.reads = reads;
@@ -183,6 +173,14 @@ mod tests {
                             values: LaneValues::None,
                         };
                         assert!(watcher.accesses(&group).is_ok());
+                    }
+                    16..=22 if order == 0 && kind == AccessKind::Read => {
+                        let first = Access {
+                            thread: 16 * (thread / 16),
+                            ..access
+                        };
+                        let reads = [0, 4].map(|stride| NotedRead::new(&first, 16, stride));
+                        watcher.reads(&reads);
                     }
                     _ => assert!(watcher.access(&access)),
                 }

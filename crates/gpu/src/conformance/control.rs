@@ -27,18 +27,25 @@ fn a_running_kernel_can_be_suspended_and_resumed(s: &Session<'_>) -> Check {
         1,
         &Args::default().ptr(counter).ptr(flag),
     )?;
-    let result = suspended_while_spinning(s, counter);
+    // Copies of a suspended context may wait.
+    let observer = s.another()?;
+    let result = suspended_while_spinning(s, &observer, counter);
+    observer.close();
     s.write(flag, &[1])?;
     s.gpu.stream_synchronize(stream)?;
     result
 }
 
-fn suspended_while_spinning(s: &Session<'_>, counter: crate::DevicePtr) -> Check {
+fn suspended_while_spinning(
+    s: &Session<'_>,
+    observer: &Session<'_>,
+    counter: crate::DevicePtr,
+) -> Check {
     s.wait_for_word(counter, |count| count > 0)?;
     possible(s.gpu.context_suspend(s.context), "suspend")?;
-    let before = s.peek(counter, 1)?;
+    let before = observer.peek(counter, 1)?;
     std::thread::sleep(std::time::Duration::from_millis(10));
-    let after = s.peek(counter, 1)?;
+    let after = observer.peek(counter, 1)?;
     s.gpu.context_resume(s.context)?;
     ensure!(before == after, "it ran on: {before:?} then {after:?}");
     s.wait_for_word(counter, |count| count > after[0])
@@ -46,11 +53,13 @@ fn suspended_while_spinning(s: &Session<'_>, counter: crate::DevicePtr) -> Check
 
 fn suspended_contexts_start_nothing(s: &Session<'_>) -> Check {
     let total = s.zeros(1)?;
+    let observer = s.another()?;
     possible(s.gpu.context_suspend(s.context), "suspend")?;
     let stream = s.own_stream()?;
     s.launch_on(stream, "count", 1, 32, &Args::default().ptr(total))?;
     std::thread::sleep(std::time::Duration::from_millis(5));
-    let early = s.peek(total, 1);
+    let early = observer.peek(total, 1);
+    observer.close();
     s.gpu.context_resume(s.context)?;
     s.gpu.stream_synchronize(stream)?;
     ensure!(early? == [0], "it ran while suspended");

@@ -83,6 +83,8 @@ impl Params {
 /// Which kernel, and what it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flash {
+    /// Products by the device, a query for each thread: the software GPU.
+    Panels,
     /// A query for each thread, in 32-bit floats.
     Rows,
     /// Tensor cores, for heads of at most so many elements.
@@ -90,6 +92,9 @@ pub(crate) enum Flash {
     /// Tensor cores of Hopper, for heads of at most so many elements; a tile has so many keys.
     Wgmma { size: u32, keys: u32 },
 }
+
+/// The file of the kernels for the software GPU.
+const PANELS: &str = "attention_software.f32";
 
 /// Queries of a block of the kernels for Hopper.
 const WGMMA_QUERIES: u32 = 128;
@@ -117,7 +122,7 @@ impl Flash {
     /// Queries of a block.
     fn queries(self) -> usize {
         match self {
-            Self::Rows => 32,
+            Self::Panels | Self::Rows => 32,
             Self::Mma(256) => 64,
             Self::Mma(_) => 128,
             Self::Wgmma { .. } => WGMMA_QUERIES as usize,
@@ -128,9 +133,10 @@ impl Flash {
         let blocks = longest.div_ceil(self.queries()).max(1) as u32;
         let blocks = [blocks, sizes.heads as u32, batch as u32];
         match self {
-            // Queries and results of 32 threads, and 32 scores of each.
-            Self::Rows => {
-                let shared = (2 * sizes.size + 32) * 32 * 4;
+            // Queries and results of 32 threads, and scores of each.
+            Self::Panels | Self::Rows => {
+                let scores = if self == Self::Panels { 128 } else { 32 };
+                let shared = (2 * sizes.size + scores) * 32 * 4;
                 Grid::of(blocks, [32, 1, 1]).shared(shared as u32)
             }
             // Queries, 64 keys and 64 values of 16 bits.
@@ -207,7 +213,12 @@ impl Ops {
             return Ok(None);
         }
         if self.is_software {
-            return Ok(Some(Flash::Rows));
+            let has_panels = self.kernels.is_loadable(PANELS);
+            return Ok(Some(if has_panels {
+                Flash::Panels
+            } else {
+                Flash::Rows
+            }));
         }
         let file = format!("attention_mma.{}", sizes.dtype);
         let half = matches!(sizes.dtype, DType::F16 | DType::BF16);
@@ -224,6 +235,8 @@ impl Ops {
 
     fn flash_file(&self, kernel: Flash, dtype: DType, is_paged: bool) -> Result<Kernel> {
         match kernel {
+            Flash::Panels if is_paged => self.kernels.get(PANELS, "attention_panels_paged"),
+            Flash::Panels => self.kernels.get(PANELS, "attention_panels"),
             Flash::Rows if is_paged => self.kernels.get("attention.f32", "attention_rows_paged"),
             Flash::Rows => self.kernels.get("attention.f32", "attention_rows"),
             Flash::Mma(size) if is_paged => {
@@ -244,7 +257,9 @@ impl Ops {
     /// A tensor as the kernel reads it.
     pub(super) fn flash_input(&self, kernel: Flash, tensor: &Tensor) -> Result<Tensor> {
         let tensor = match kernel {
-            Flash::Rows if tensor.dtype() != DType::F32 => self.cast(tensor, DType::F32)?,
+            Flash::Panels | Flash::Rows if tensor.dtype() != DType::F32 => {
+                self.cast(tensor, DType::F32)?
+            }
             _ => tensor.clone(),
         };
         match kernel.takes(&tensor) {
@@ -315,7 +330,7 @@ impl Ops {
                 let params = (ByValue(q), ByValue(k), ByValue(v), ByValue(params));
                 self.stream.launch(&function, grid, params)?;
             }
-            Flash::Rows | Flash::Mma(_) => {
+            Flash::Panels | Flash::Rows | Flash::Mma(_) => {
                 self.stream.launch(&function, grid, (ByValue(params),))?;
             }
         }

@@ -21,7 +21,7 @@ struct Case {
 }
 
 /// Batch, heads, heads of keys, queries, keys; head size; mask.
-const CASES: [Case; 5] = [
+const CASES: [Case; 6] = [
     Case {
         shape: [1, 1, 1, 1, 1],
         size: 32,
@@ -51,6 +51,13 @@ const CASES: [Case; 5] = [
         size: 256,
         causal: true,
         window: None,
+    },
+    // More keys than a tile has, some of which no query of a block sees.
+    Case {
+        shape: [1, 2, 1, 70, 300],
+        size: 16,
+        causal: true,
+        window: Some(200),
     },
 ];
 
@@ -154,11 +161,13 @@ fn run(ops: &Ops, case: &Case, dtype: DType, way: Option<Flash>) {
 }
 
 #[test]
-fn the_kernel_of_the_software_gpu_agrees_with_f64() {
+fn the_kernels_of_the_software_gpu_agree_with_f64() {
     let ops = ops();
     for case in &CASES {
         for dtype in [DType::F32, DType::F16, DType::BF16] {
-            run(&ops, case, dtype, Some(Flash::Rows));
+            for kernel in [Flash::Panels, Flash::Rows] {
+                run(&ops, case, dtype, Some(kernel));
+            }
         }
     }
 }

@@ -3,8 +3,9 @@
 use super::check::Product;
 use super::launch::Variant;
 use super::library::does_epilogue;
+use super::panels;
 use super::spec::{Gemm, Precision};
-use crate::pack::Matrix;
+use crate::pack::{Matrix, wide};
 use crate::tune::Key;
 use crate::{DType, Ops, Result};
 
@@ -75,7 +76,11 @@ impl Ops {
             } else {
                 [12, 8]
             };
-            return Ok(rows.map(Variant::Rows).to_vec());
+            let panels = (wide(product.a.dtype) == DType::F32
+                && self.kernels.is_loadable(panels::FILE))
+            .then_some(Variant::Panels);
+            let rows = rows.map(Variant::Rows);
+            return Ok(panels.into_iter().chain(rows).collect());
         }
         if !self.may_use_tensor_cores(product, spec)? {
             return Ok(vec![Variant::Tile]);
@@ -96,7 +101,7 @@ impl Ops {
                         || (product.batches == 1 && product.a.cols.is_multiple_of(whole));
                     has_wgmma && divides && m <= *rows as usize && (*rows == 64 || m > 64)
                 }
-                Variant::Rows(_) | Variant::Tile | Variant::Library(_) => false,
+                Variant::Panels | Variant::Rows(_) | Variant::Tile | Variant::Library(_) => false,
             })
             .filter(|variant| m <= 64 || variant.block().0 > 16)
             .filter(|variant| m > 32 || variant.block().0 < 128)

@@ -29,7 +29,11 @@ impl BlockShape {
             Variant::Wgmma(cols) => (128, cols, 5, false),
             Variant::Thin(128, _) => (128, 128, 5, true),
             Variant::Thin(rows, _) => (rows, 128, 6, true),
-            Variant::Rows(_) | Variant::Tile | Variant::Mma(..) | Variant::Library(_) => {
+            Variant::Panels
+            | Variant::Rows(_)
+            | Variant::Tile
+            | Variant::Mma(..)
+            | Variant::Library(_) => {
                 return None;
             }
         };

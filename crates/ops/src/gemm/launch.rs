@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::check::{Product, matrix};
 use super::hopper;
+use super::panels;
 use super::spec::Gemm;
 use crate::pack::{MOST_BLOCKS, Matrix, wide};
 use crate::{DType, Error, Ops, Result, Tensor};
@@ -32,10 +33,10 @@ pub(crate) struct Epilogue {
     c: u64,
     bias: u64,
     residual: u64,
-    d: u64,
+    pub(super) d: u64,
     c_strides: [i64; 3],
     r_strides: [i64; 3],
-    d_strides: [i64; 3],
+    pub(super) d_strides: [i64; 3],
     alpha: f32,
     beta: f32,
     scale: f32,
@@ -47,6 +48,8 @@ pub(crate) struct Epilogue {
 /// A kernel that can compute a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Variant {
+    /// Parts that a function of the software GPU multiplies.
+    Panels,
     /// A thread for so many rows of a column: the software GPU.
     Rows(u32),
     /// Blocks of 128 × 128 without tensor cores: cards.
@@ -63,7 +66,8 @@ pub(crate) enum Variant {
 
 impl Variant {
     /// Every kernel there is.
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
+        Self::Panels,
         Self::Rows(8),
         Self::Rows(12),
         Self::Tile,
@@ -88,6 +92,7 @@ impl Variant {
         match self {
             Self::Mma(..) => format!("gemm_mma.{dtype}"),
             Self::Wgmma(_) | Self::Thin(..) => format!("gemm_wgmma.{dtype}"),
+            Self::Panels => panels::FILE.into(),
             _ => format!("gemm.{dtype}"),
         }
     }
@@ -106,6 +111,7 @@ impl Variant {
     /// The kernel's name; `is_turned` says whether the second factor is `[k][n]`.
     fn name(self, is_turned: bool) -> String {
         match (self, is_turned) {
+            (Self::Panels, _) => "gemm_panels".into(),
             (Self::Rows(rows), _) => format!("gemm_rows{rows}"),
             (Self::Tile, _) => "gemm_tile128".into(),
             (Self::Mma(rows, cols), true) => format!("mma_{rows}x{cols}_kn"),
@@ -129,6 +135,7 @@ impl Variant {
     /// Rows and columns of a block, or of a cluster of two.
     pub(crate) fn block(self) -> (usize, usize) {
         match self {
+            Self::Panels => (panels::ROWS, panels::COLS),
             Self::Rows(rows) => (rows as usize, 32),
             Self::Tile => (128, 128),
             Self::Mma(rows, cols) => (rows as usize, cols as usize),
@@ -159,7 +166,7 @@ impl Variant {
         match self {
             // A block goes through eight panels of rows.
             Self::Rows(_) => Grid::of([m.div_ceil(8), n, batches], [32, 1, 1]),
-            Self::Tile | Self::Wgmma(_) | Self::Thin(..) | Self::Library(_) => {
+            Self::Panels | Self::Tile | Self::Wgmma(_) | Self::Thin(..) | Self::Library(_) => {
                 Grid::of([m * n, 1, batches], [256, 1, 1])
             }
             Self::Mma(rows, cols) => {
@@ -214,7 +221,7 @@ impl Epilogue {
     }
 
     /// Whether sums of the type are stored as they are, columns beside each other.
-    fn only_stores(&self, sums: DType) -> bool {
+    pub(super) fn only_stores(&self, sums: DType) -> bool {
         let parts = self.c == 0 && self.bias == 0 && self.residual == 0 && self.activation == 0;
         let factors = self.alpha == 1.0 && self.scale == 1.0;
         parts && factors && self.dtype == sums as i32 && self.d_strides[1] == 1
@@ -266,7 +273,11 @@ impl Ops {
     }
 
     /// A factor as a kernel without tensor cores reads it: wide elements in contiguous rows.
-    fn wide_factor(&self, factor: &Matrix, batches: usize) -> Result<(Option<Tensor>, Matrix)> {
+    pub(super) fn wide_factor(
+        &self,
+        factor: &Matrix,
+        batches: usize,
+    ) -> Result<(Option<Tensor>, Matrix)> {
         let to = wide(factor.dtype);
         let contiguous = factor.col == 1 || factor.cols == 1;
         if factor.dtype == to && contiguous && (self.is_software || is_aligned(factor)) {
@@ -360,6 +371,9 @@ impl Ops {
     ) -> Result<()> {
         if let Variant::Library(number) = variant {
             return self.launch_by_library(product, spec, d, number);
+        }
+        if variant == Variant::Panels {
+            return self.launch_panels(product, spec, d);
         }
         let prepared = self.prepare(product, variant)?;
         let (a, b, is_turned) = (&prepared.a, &prepared.b, prepared.is_turned);

@@ -8,6 +8,7 @@ mod choose;
 mod hopper;
 mod launch;
 mod library;
+mod panels;
 mod spec;
 #[cfg(test)]
 mod tests;

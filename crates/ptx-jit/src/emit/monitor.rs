@@ -6,7 +6,7 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value, types};
 use mica_kernel::BlockContext;
-use mica_kernel::monitor::{AccessKind, AccessSpace, LiveSlot, order};
+use mica_kernel::monitor::{AccessKind, AccessSpace, LiveSlot, NotedRead, ReadLog, order};
 use mica_ptx::ast::{Op, Order, Sem};
 use std::mem::offset_of;
 
@@ -98,7 +98,10 @@ impl Emit<'_, '_> {
             return self.tell_unless_live(host, bytes, (kind, order));
         }
         if self.lanes > 1 {
-            return self.tell_group(host, window, bytes, (kind, order), value);
+            return match self.may_note(host, window, (kind, order)) {
+                true => self.note_read(host, bytes),
+                false => self.tell_group(host, window, bytes, (kind, order), value),
+            };
         }
         let at = match host {
             Host::One(p, off) | Host::Affine(p, off, _) => self.add_imm(*p, i64::from(*off)),
@@ -124,6 +127,58 @@ impl Emit<'_, '_> {
         let s = self.i64(status::FAULT);
         self.b.ins().return_(&[s]);
         self.b.switch_to_block(on);
+    }
+
+    /// Whether the monitor may be told of an access later: a plain read of shared memory side by side.
+    fn may_note(&self, host: &Host, window: Window, (kind, order): (AccessKind, u32)) -> bool {
+        let is_plain = kind == AccessKind::Read && order == 0;
+        is_plain && window == Window::Shared && !matches!(host, Host::Lanes(_))
+    }
+
+    /// Notes reads of shared memory ([`ReadLog`]). Where there is no place the monitor is told, for which the log is
+    /// emptied.
+    fn note_read(&mut self, host: &Host, bytes: u32) {
+        let (at, stride) = match host {
+            Host::Affine(at, off, stride) => (self.add_imm(*at, i64::from(*off)), *stride),
+            Host::One(at, off) => (self.add_imm(*at, i64::from(*off)), 0),
+            Host::Lanes(_) => return,
+        };
+        let log = offset_of!(BlockContext, reads);
+        let next_at = (log + offset_of!(ReadLog, next)) as i32;
+        let end_at = (log + offset_of!(ReadLog, end)) as i32;
+        let ctx = self.ctx;
+        // Not `fixed`: the runtime empties the log.
+        let next = self.b.ins().load(types::I64, flags(), ctx, next_at);
+        let end = self.b.ins().load(types::I64, flags(), ctx, end_at);
+        let is_full = (self.b.ins()).icmp(IntCC::UnsignedGreaterThanOrEqual, next, end);
+        let from = self.b.current_block();
+        let t = self.thread();
+        let (cold, room, on) = (self.cold(), self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(is_full, cold, &[], room, &[]);
+
+        let made = std::mem::take(&mut self.made);
+        self.b.switch_to_block(room);
+        let (stride_at, lines) = (self.i64(stride), self.site_lines());
+        let who = self.add_imm(t, NotedRead::size(bytes, self.lanes as u32) as i64);
+        let fields = [
+            (offset_of!(NotedRead, address), at),
+            (offset_of!(NotedRead, stride), stride_at),
+            (offset_of!(NotedRead, lines), lines),
+            (offset_of!(NotedRead, who), who),
+        ];
+        for (offset, value) in fields {
+            self.b.ins().store(flags(), value, next, offset as i32);
+        }
+        let after = self.add_imm(next, size_of::<NotedRead>() as i64);
+        self.b.ins().store(flags(), after, ctx, next_at);
+        self.b.ins().jump(on, &[]);
+
+        self.b.switch_to_block(cold);
+        let how = (AccessKind::Read, 0);
+        self.tell_group(host, Window::Shared, bytes, how, None);
+        self.b.ins().jump(on, &[]);
+        self.made = made;
+        self.go_on(on, from);
     }
 
     /// Tells the monitor of the accesses of a group at once. What else lanes write than side by side is told lane by lane.
@@ -175,7 +230,6 @@ impl Emit<'_, '_> {
             return false;
         }
         match op {
-            Op::Atom(_) => true,
             Op::Ld { order, .. } => *order != Order::Weak,
             Op::St {
                 space,

@@ -3,8 +3,9 @@
 //! Vector code runs such a block with lanes switched off ([`crate::emit`]'s `masked`) instead of running each thread
 //! by itself up to where all meet. Owns which blocks these are.
 
-use mica_ptx::ast::{Module, Op};
+use mica_ptx::ast::{Callee, Module, Op};
 use mica_ptx::visit::Access;
+use mica_ptx_ops::multiply::is_multiply;
 
 use super::Plan;
 use crate::liveness::visit_step;
@@ -81,8 +82,15 @@ impl Plan {
             let Term::Jump(next) = block.term else {
                 return None;
             };
-            let runs =
-                |op: &Op| is_pure(op) || matches!(op, Op::Ld { .. } | Op::St { .. } | Op::Atom(_));
+            let runs = |op: &Op| match op {
+                Op::Ld { .. } | Op::St { .. } | Op::Atom(_) => true,
+                // By one thread of a block, most often.
+                Op::Call {
+                    callee: Callee::Direct(f),
+                    ..
+                } => is_multiply(&module.func(*f).name),
+                op => is_pure(op),
+            };
             if steps > MOST_STEPS
                 || self.preheaders.contains(&at)
                 || !block.steps.iter().all(|s| matches!(s, Step::Inst(_)))

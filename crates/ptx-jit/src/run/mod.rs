@@ -16,6 +16,7 @@ mod matrix_ops;
 mod members;
 mod memory_ops;
 mod monitor;
+mod multiply;
 mod quiet;
 mod recheck;
 mod row;

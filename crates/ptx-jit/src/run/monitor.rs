@@ -2,7 +2,7 @@
 
 use mica_kernel::monitor::{
     Access, AccessKind, AccessSpace, GroupAccess, LaneAddresses, LaneValues, Line, LiveSlot,
-    Misuse, ThreadSet, order,
+    Misuse, NotedRead, ThreadSet, order,
 };
 use mica_kernel::{Fault, FaultKind, Monitor};
 use mica_ptx::ast::Space;
@@ -14,11 +14,26 @@ use crate::emit::monitor::kind_of;
 use crate::plan::SyncSite;
 use crate::scratch::{EXITED, WAITING};
 
-/// The monitor of a block, if its kernel was compiled for one.
+/// The monitor of a block, if its kernel was compiled for one. It knows of all reads that were noted.
 fn of<'a>(ctx: Ctx) -> Option<&'a mut dyn Monitor> {
     // SAFETY: the context and its monitor are valid for the block, which one host thread runs; a call of
     // the monitor is over before the next.
-    unsafe { (*ctx).monitor() }
+    let monitor = unsafe { (*ctx).monitor() }?;
+    // SAFETY: the context is valid, and compiled code waits for this call.
+    let log = unsafe { &mut (*ctx).reads };
+    if log.next != log.first {
+        let count = (log.next as usize - log.first as usize) / size_of::<NotedRead>();
+        // SAFETY: compiled code filled the places from the first one up to the next, which is not behind the last.
+        let noted = unsafe { std::slice::from_raw_parts(log.first, count) };
+        log.next = log.first;
+        monitor.reads(noted);
+    }
+    Some(monitor)
+}
+
+/// Tells the monitor of reads that were noted, as nothing follows that would.
+pub(super) fn tell_noted(ctx: Ctx) {
+    let _ = of(ctx);
 }
 
 fn unpack(meta: u64) -> (u32, AccessKind, u32, AccessSpace) {

@@ -3,9 +3,11 @@
 use mica_kernel::{Fault, FaultKind, KernelLaunch};
 use mica_ptx::ast::{CallArg, Callee, Op, Operand, RegId, Space};
 use mica_ptx_ops::eval::{self, Operands};
+use mica_ptx_ops::multiply::{MULTIPLY, MULTIPLY_ADD};
+use mica_ptx_ops::provided::MOST_ARGUMENTS;
 
 use super::env::Env;
-use super::{memory_ops, texture_ops};
+use super::{memory_ops, multiply, texture_ops};
 use crate::scratch;
 
 pub(crate) type Out<'a> = dyn FnMut(RegId, u128) + 'a;
@@ -112,7 +114,7 @@ fn in_space(env: &Env<'_>, space: Space, address: u64) -> bool {
     }
 }
 
-/// `vprintf`, `malloc`, `free`, `__assertfail`.
+/// A function that the device provides ([`mica_ptx_ops::provided`]).
 fn builtin(
     env: &Env<'_>,
     f: mica_ptx::ast::FuncId,
@@ -121,26 +123,11 @@ fn builtin(
     out: &mut Out<'_>,
 ) -> Result<(), Fault> {
     let name = env.kernel.module.func(f).name.as_str();
-    let local = |var: mica_ptx::ast::VarId, bytes: u32, write: bool| {
-        env.host_at(Space::Local, env.var_address(var), bytes, 1, write)
-    };
-    let widths: [u32; 5] = if name == "__assertfail" {
-        [8, 8, 4, 8, 8]
-    } else {
-        [8; 5]
-    };
-    let mut words = [0u64; 5];
-    for ((word, arg), bytes) in words.iter_mut().zip(args).zip(widths) {
-        *word = match arg {
-            CallArg::Var(v) => {
-                let bytes = bytes.min(env.kernel.module.var(*v).size.max(1) as u32);
-                env.load(local(*v, bytes, false)?, bytes)
-            }
-            CallArg::Reg(r) => env.reg(*r),
-            CallArg::Imm(bits) => *bits,
-            CallArg::None => 0,
-        };
+    let mut widths = [8; MOST_ARGUMENTS];
+    if name == "__assertfail" {
+        widths[2] = 4;
     }
+    let words = arguments(env, args, widths)?;
     let s = env.services();
     let (result, bytes) = match name {
         "vprintf" => (
@@ -148,15 +135,7 @@ fn builtin(
             4,
         ),
         "malloc" => (s.map_or(0, |s| s.malloc(words[0])), 8),
-        "__mica_parameter_buffer" => {
-            let [function, rest @ ..] = words;
-            let index = function.wrapping_sub(scratch::FUNCTIONS) / 16;
-            let kernels = &env.kernel.layout.kernel_functions;
-            let kernel = kernels.iter().position(|f| u64::from(f.0) == index);
-            let launch = kernel.map(|kernel| KernelLaunch::of_words(kernel as u32, rest));
-            let made = s.zip(launch).map_or(0, |(s, l)| s.parameter_buffer(&l));
-            (made, 8)
-        }
+        "__mica_parameter_buffer" => (parameter_buffer(env, words), 8),
         "__mica_launch" => {
             let code = s.map_or(0, |s| s.launch(words[0], words[1]));
             (u64::from(code), 8)
@@ -167,6 +146,9 @@ fn builtin(
             }
             return Ok(());
         }
+        MULTIPLY | MULTIPLY_ADD => {
+            return multiply::execute(env, words, name == MULTIPLY_ADD);
+        }
         "__assertfail" => {
             if let Some(s) = s {
                 s.assert_fail(words[0], words[1], words[2] as u32, words[3]);
@@ -176,9 +158,46 @@ fn builtin(
         _ => return Err(env.fault(FaultKind::InvalidPc)),
     };
     match rets.first() {
-        Some(CallArg::Var(v)) => env.store(local(*v, bytes, true)?, bytes, result),
+        Some(CallArg::Var(v)) => {
+            let at = env.host_at(Space::Local, env.var_address(*v), bytes, 1, true)?;
+            env.store(at, bytes, result);
+        }
         Some(CallArg::Reg(r)) => out(*r, u128::from(result)),
         _ => {}
     }
     Ok(())
+}
+
+/// Memory for the parameters of a launch by this kernel; 0 where there is none.
+fn parameter_buffer(env: &Env<'_>, words: [u64; MOST_ARGUMENTS]) -> u64 {
+    let [function, grid, rest, block, depth, ..] = words;
+    let index = function.wrapping_sub(scratch::FUNCTIONS) / 16;
+    let kernels = &env.kernel.layout.kernel_functions;
+    let kernel = kernels.iter().position(|f| u64::from(f.0) == index);
+    let shape = [grid, rest, block, depth];
+    let launch = kernel.map(|kernel| KernelLaunch::of_words(kernel as u32, shape));
+    let made = env.services().zip(launch);
+    made.map_or(0, |(services, launch)| services.parameter_buffer(&launch))
+}
+
+/// What a built-in function is called with, at most so many bytes of each argument.
+fn arguments(
+    env: &Env<'_>,
+    args: &[CallArg],
+    widths: [u32; MOST_ARGUMENTS],
+) -> Result<[u64; MOST_ARGUMENTS], Fault> {
+    let mut words = [0; MOST_ARGUMENTS];
+    for ((word, arg), bytes) in words.iter_mut().zip(args).zip(widths) {
+        *word = match arg {
+            CallArg::Var(v) => {
+                let bytes = bytes.min(env.kernel.module.var(*v).size.max(1) as u32);
+                let at = env.host_at(Space::Local, env.var_address(*v), bytes, 1, false)?;
+                env.load(at, bytes)
+            }
+            CallArg::Reg(r) => env.reg(*r),
+            CallArg::Imm(bits) => *bits,
+            CallArg::None => 0,
+        };
+    }
+    Ok(words)
 }
