@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use mica_check::BlockWatcher;
 use mica_cuda_abi::CuResult;
@@ -70,17 +69,6 @@ impl BlockRunner {
             (shared_base, grid.shared_len),
             (local_base, local_bytes),
         ];
-        let services = BlockServices {
-            core: Arc::clone(core),
-            grid: Arc::clone(grid),
-            own,
-            assertion: Mutex::new(None),
-            calls: AtomicU32::new(0),
-            runs_alone: AtomicBool::new(false),
-            running: Default::default(),
-            stalled_since: AtomicU64::new(0),
-            visit: Mutex::new(None),
-        };
         let arena = core.memory.arena();
         let context = BlockContext {
             arena_base: arena.base(),
@@ -105,16 +93,10 @@ impl BlockRunner {
             ..BlockContext::empty()
         };
         let watcher = check::watcher(core, grid);
-        let slots = match watcher {
-            Some(_) => executable.live_slots(grid.kernel),
-            None => 0,
-        };
-        let noted = match watcher {
-            Some(_) => MOST_NOTED,
-            None => 0,
-        };
+        let slots = (watcher.as_ref()).map_or(0, |_| executable.live_slots(grid.kernel));
+        let noted = (watcher.as_ref()).map_or(0, |_| MOST_NOTED);
         Ok(Self {
-            services,
+            services: BlockServices::new(core, grid, own),
             context,
             watcher,
             live: vec![LiveSlot::default(); slots],
@@ -186,7 +168,6 @@ impl BlockRunner {
             arena: (context.arena_base, context.arena_len),
             executable: Some(executable),
         };
-        let kernel = grid.kernel;
         let watching = watcher.as_deref_mut().map(|watcher| &raw mut *watcher);
         let mut monitor = watching.map(|watcher| MonitorRef(watcher as *mut dyn Monitor));
         (context.live, context.live_len) = (live.as_mut_ptr(), live.len() as u64);
@@ -203,29 +184,13 @@ impl BlockRunner {
             // code runs.
             unsafe {
                 recover::run(scope, || {
-                    let [at, end] = &services.running;
-                    end.store(blocks.end, Ordering::Relaxed);
-                    let mut next = blocks.start;
-                    // A block that waits may end the run after itself.
-                    while next < end.load(Ordering::Relaxed) {
-                        let index = next;
-                        next += 1;
-                        at.store(index, Ordering::Relaxed);
-                        if grid.cancelled.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        lent.ctaid = grid.block_index(index);
+                    run_blocks(services, blocks, lent, |index, lent| {
                         *reached = index;
                         if let Some(watcher) = watching {
                             // The watcher outlives the loop, and no block runs now that could use it.
                             (*watcher).begin(check::watched(lent, index));
                         }
-                        match executable.run_block(kernel, lent) {
-                            BlockOutcome::Done => services.block_ended(),
-                            ended => return ended,
-                        }
-                    }
-                    BlockOutcome::Done
+                    })
                 })
             }
         }));
@@ -248,6 +213,40 @@ impl BlockRunner {
         let is_deadlock = watcher.as_ref().is_some_and(|w| w.is_deadlocked());
         Err(report(context, services, suspects, is_deadlock))
     }
+}
+
+/// Runs blocks one after the other; `begin` is told of each before it runs.
+///
+/// # Safety
+/// As for [`mica_kernel::Executable::run_block`]; `begin` keeps no destructor pending.
+#[inline(always)]
+unsafe fn run_blocks(
+    services: &BlockServices,
+    blocks: Range<u64>,
+    context: &mut BlockContext,
+    mut begin: impl FnMut(u64, &BlockContext),
+) -> BlockOutcome {
+    let grid = &*services.grid;
+    let [at, end] = &services.running;
+    end.store(blocks.end, Ordering::Relaxed);
+    let mut next = blocks.start;
+    // A block that waits may end the run after itself.
+    while next < end.load(Ordering::Relaxed) {
+        let index = next;
+        next += 1;
+        at.store(index, Ordering::Relaxed);
+        if grid.cancelled.load(Ordering::Relaxed) {
+            break;
+        }
+        context.ctaid = grid.block_index(index);
+        begin(index, context);
+        // SAFETY: by contract.
+        match unsafe { grid.module.executable.run_block(grid.kernel, context) } {
+            BlockOutcome::Done => services.block_ended(),
+            ended => return ended,
+        }
+    }
+    BlockOutcome::Done
 }
 
 /// Fills the fault from what the processor said. Among how many threads is the one that did it?

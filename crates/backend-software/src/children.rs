@@ -90,6 +90,19 @@ impl BlockServices {
         }
     }
 
+    /// The launches that came of one of the host's, counted up by one that is pending.
+    fn pending_family(&self) -> Result<Arc<Family>, Refusal> {
+        let parent = &self.grid;
+        let family = Arc::clone(parent.family.get_or_init(Arc::default));
+        let limit = parent.context.limit(Limit::DevRuntimePendingLaunchCount);
+        let limit = limit.unwrap_or(0).min(MOST_PENDING);
+        if family.pending.fetch_add(1, Ordering::Relaxed) >= limit {
+            family.pending.fetch_sub(1, Ordering::Relaxed);
+            return Err(PENDING_EXCEEDED);
+        }
+        Ok(family)
+    }
+
     fn try_child(&self, buffer: u64, stream: u64) -> Result<(), Refusal> {
         let (core, parent) = (&self.core, &self.grid);
         let (launch, params) = self.read_buffer(buffer)?;
@@ -110,13 +123,7 @@ impl BlockServices {
         let local_bytes = executable.local_bytes(kernel);
         let stride = core.local_stride(local_bytes, info, &parent.context, block);
         let local_stride = stride.map_err(|_| refusal(CuResult::LaunchOutOfResources))?;
-        let family = Arc::clone(parent.family.get_or_init(Arc::default));
-        let limit = parent.context.limit(Limit::DevRuntimePendingLaunchCount);
-        let limit = limit.unwrap_or(0).min(MOST_PENDING);
-        if family.pending.fetch_add(1, Ordering::Relaxed) >= limit {
-            family.pending.fetch_sub(1, Ordering::Relaxed);
-            return Err(PENDING_EXCEEDED);
-        }
+        let family = self.pending_family()?;
         let shape = Shape {
             grid,
             block,
@@ -140,9 +147,7 @@ impl BlockServices {
             params,
         );
         child.charge = charge;
-        core.begin_schedule(&mut child);
-        core.begin_check(&mut child);
-        core.begin_record(&mut child);
+        core.begin(&mut child);
         child.family = family.into();
         let mut children = lock(&parent.children);
         match stream {

@@ -32,30 +32,23 @@ impl SoftwareGpu {
             recover::install()?;
         }
         let (context, priority, module) = self.parties(stream_id, launch)?;
-        let info = module
-            .executable
-            .kernels()
-            .get(launch.kernel as usize)
-            .ok_or_else(|| {
-                GpuError::new(
-                    CuResult::InvalidHandle,
-                    format!("module {} has no kernel {}", launch.module.0, launch.kernel),
-                )
-            })?;
+        let kernel = launch.kernel as usize;
+        let info = module.executable.kernels().get(kernel).ok_or_else(|| {
+            let text = format!("module {} has no kernel {kernel}", launch.module.0);
+            GpuError::new(CuResult::InvalidHandle, text)
+        })?;
         let (grid, block) = shape(launch, info)?;
         let shared_len = check_sizes(launch, info)?;
         // Before it is compiled, which takes longer; what is known only then is added below.
         self.core
             .local_stride(u64::from(info.local_bytes), info, &context, block)?;
-        if (module.block_ns.get(launch.kernel as usize))
-            .is_none_or(|ns| ns.load(Ordering::Relaxed) == 0)
-        {
+        let block_ns = module.block_ns.get(kernel);
+        if block_ns.is_none_or(|ns| ns.load(Ordering::Relaxed) == 0) {
             // It may have to be compiled first, which no other launch should wait for.
             self.core.settle();
         }
         // Copied first: what is proven must be what blocks read.
         let params = Params::new(launch.params, info.params_len as usize);
-        let kernel = launch.kernel as usize;
         let parties = (&*context, stream_id, &*module);
         let Some(proven) = self.prepare(parties, kernel, (grid, block), &params)? else {
             // As a launch that was queued and then cancelled; that its context is over is said.
@@ -70,29 +63,20 @@ impl SoftwareGpu {
         let crowded = launch.cooperative && grid.count() > self.core.workers as u64;
         let mut state = self.core.state();
         let id = state.new_id();
-        let mut grid = Grid::new(
-            id,
-            context,
-            stream_id.0,
-            priority,
-            Arc::clone(&module),
-            kernel,
-            Shape {
-                grid,
-                block,
-                dynamic_shared: launch.dynamic_shared,
-                shared_len,
-                local_stride,
-                cooperative: launch.cooperative,
-                workspace,
-                crowded,
-                proven,
-            },
-            params,
-        );
-        self.core.begin_schedule(&mut grid);
-        self.core.begin_check(&mut grid);
-        self.core.begin_record(&mut grid);
+        let shape = Shape {
+            grid,
+            block,
+            dynamic_shared: launch.dynamic_shared,
+            shared_len,
+            local_stride,
+            cooperative: launch.cooperative,
+            workspace,
+            crowded,
+            proven,
+        };
+        let (stream, of) = (stream_id.0, Arc::clone(&module));
+        let mut grid = Grid::new(id, context, stream, priority, of, kernel, shape, params);
+        self.core.begin(&mut grid);
         let op = OpKind::Launch(Arc::new(grid));
         // The stream may have gone meanwhile.
         state.healthy_stream(stream_id.0)?;

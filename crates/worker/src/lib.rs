@@ -352,19 +352,7 @@ fn obey(
             worker.reporter.tell(&worker.recorder, link, true);
             worker.recorder.set_level(level);
         }
-        DaemonMessage::Compact { request } => {
-            let (worker, link) = (Arc::clone(worker), Arc::clone(link));
-            let compact = swapping.map(swapping::Swapping::compacting);
-            // To unpin memory takes long, and the daemon's next message does not wait for it.
-            let then_answer = move || {
-                compact.iter().for_each(|compact| compact());
-                map::answer(&worker, &link, request);
-            };
-            let thread = std::thread::Builder::new().name("compact".into());
-            if let Err(error) = thread.spawn(then_answer) {
-                tracing::warn!(%error, "memory cannot be compacted");
-            }
-        }
+        DaemonMessage::Compact { request } => compact(worker, link, swapping, request),
         DaemonMessage::Leave { order } => {
             if let Some(swapping) = swapping {
                 swapping.leave(order);
@@ -402,6 +390,26 @@ fn obey(
         | DaemonMessage::Memory { .. }
         | DaemonMessage::Refused { .. }
         | DaemonMessage::Stats { .. } => {}
+    }
+}
+
+/// Gives back memory that is kept for later, then says where the worker's memory is.
+fn compact(
+    worker: &Arc<Worker>,
+    link: &Arc<HostLink>,
+    swapping: Option<&swapping::Swapping>,
+    request: u64,
+) {
+    let (worker, link) = (Arc::clone(worker), Arc::clone(link));
+    let compact = swapping.map(swapping::Swapping::compacting);
+    // To unpin memory takes long, and the daemon's next message does not wait for it.
+    let then_answer = move || {
+        compact.iter().for_each(|compact| compact());
+        map::answer(&worker, &link, request);
+    };
+    let thread = std::thread::Builder::new().name("compact".into());
+    if let Err(error) = thread.spawn(then_answer) {
+        tracing::warn!(%error, "memory cannot be compacted");
     }
 }
 

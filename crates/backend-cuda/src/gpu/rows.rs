@@ -216,7 +216,7 @@ impl CudaGpu {
     }
 
     /// Calls `then` with a launch as a node of a graph has it.
-    fn with_node<T>(
+    pub(super) fn with_node<T>(
         &self,
         context: &Context,
         launch: &Launch<'_>,

@@ -29,6 +29,31 @@ fn shared_bytes(size: u32) -> u32 {
 }
 
 impl Ops {
+    /// The sum of output times gradient for each row.
+    fn flash_delta(
+        &self,
+        sizes: &Sizes,
+        file: &str,
+        output: &Tensor,
+        dy: &Tensor,
+    ) -> Result<Tensor> {
+        let shape = [sizes.batch, sizes.heads, sizes.queries];
+        let rows = shape.iter().product::<usize>();
+        let delta = self.unset(&shape, DType::F32)?;
+        let params = (
+            output.address(),
+            dy.address(),
+            delta.address(),
+            rows as i64,
+            sizes.size as i32,
+        );
+        // A warp for each row.
+        let grid = Grid::covering(rows * 32, 256);
+        let function = self.kernels.get(file, "flash_delta")?;
+        self.stream.launch(&function, grid, params)?;
+        Ok(delta)
+    }
+
     /// The gradients by a kernel that keeps no matrix of scores, if there is one for these sizes and the forward pass gave
     /// the log sums that it needs.
     pub(super) fn flash_backward(
@@ -60,20 +85,7 @@ impl Ops {
         let dy = self.dense(doutput)?;
         let file = format!("attention_back_wgmma.{}", sizes.dtype);
 
-        let rows = sizes.batch * sizes.heads * sizes.queries;
-        let delta = self.unset(log_sums.shape(), DType::F32)?;
-        let params = (
-            output.address(),
-            dy.address(),
-            delta.address(),
-            rows as i64,
-            sizes.size as i32,
-        );
-        // A warp for each row.
-        let grid = Grid::covering(rows * 32, 256);
-        let function = self.kernels.get(&file, "flash_delta")?;
-        self.stream.launch(&function, grid, params)?;
-
+        let delta = self.flash_delta(sizes, &file, &output, &dy)?;
         let sums = self.zeros(q.shape(), DType::F32)?;
         let dk = self.unset(k.shape(), sizes.dtype)?;
         let dv = self.unset(v.shape(), sizes.dtype)?;
@@ -85,22 +97,15 @@ impl Ops {
             dv: dv.address(),
             k_strides: strides(&dk),
         };
-        let maps = (
-            ByValue(self.tensor_map(head_boxes(&q, QUERIES).request())?),
-            ByValue(self.tensor_map(head_boxes(&k, KEYS).request())?),
-            ByValue(self.tensor_map(head_boxes(&v, KEYS).request())?),
-            ByValue(self.tensor_map(head_boxes(&dy, QUERIES).request())?),
-        );
         let blocks = sizes.keys.div_ceil(KEYS as usize) as u32;
         let blocks = [blocks, sizes.kv_heads as u32, sizes.batch as u32];
         let grid = Grid::of(blocks, [384, 1, 1]).shared(shared_bytes(size));
         let function = self.kernels.get(&file, &format!("flash_back_{size}"))?;
-        let (q_map, k_map, v_map, dy_map) = maps;
         let params = (
-            q_map,
-            k_map,
-            v_map,
-            dy_map,
+            ByValue(self.tensor_map(head_boxes(&q, QUERIES).request())?),
+            ByValue(self.tensor_map(head_boxes(&k, KEYS).request())?),
+            ByValue(self.tensor_map(head_boxes(&v, KEYS).request())?),
+            ByValue(self.tensor_map(head_boxes(&dy, QUERIES).request())?),
             ByValue(params),
             ByValue(gradients),
         );

@@ -25,31 +25,17 @@ impl Emit<'_, '_> {
             SpecialReg::EnvReg(n @ (1 | 2)) => {
                 self.block_word(offset_of!(C, grid_workspace) + if n == 1 { 4 } else { 0 })
             }
-            SpecialReg::GridId => (
-                V::U(self.field(types::I64, offset_of!(C, grid_id))),
-                Class::B64,
-            ),
+            SpecialReg::GridId => {
+                let id = self.field(types::I64, offset_of!(C, grid_id));
+                (V::U(id), Class::B64)
+            }
             SpecialReg::DynamicSmemSize => self.block_word(offset_of!(C, dynamic_shared)),
             SpecialReg::TotalSmemSize | SpecialReg::AggrSmemSize => {
                 self.block_word(offset_of!(C, shared_len))
             }
             SpecialReg::Tid(d) => (self.tid(d), Class::B32),
-            SpecialReg::LaneId => {
-                let t = self.thread();
-                let t = self.b.ins().ireduce(types::I32, t);
-                let m = self.imm(types::I32, 31);
-                let l = self.b.ins().band(t, m);
-                (
-                    if self.lanes == 1 { V::U(l) } else { V::A(l, 1) },
-                    Class::B32,
-                )
-            }
-            SpecialReg::WarpId => {
-                let t = self.thread();
-                let t = self.b.ins().ireduce(types::I32, t);
-                let five = self.imm(types::I32, 5);
-                (V::U(self.b.ins().ushr(t, five)), Class::B32)
-            }
+            SpecialReg::LaneId => (self.lane_id(), Class::B32),
+            SpecialReg::WarpId => (self.warp_id(), Class::B32),
             SpecialReg::LaneMaskEq
             | SpecialReg::LaneMaskLe
             | SpecialReg::LaneMaskLt
@@ -86,6 +72,21 @@ impl Emit<'_, '_> {
             return Ok(V::A(self.b.ins().uextend(types::I64, *x), *s));
         }
         Ok(self.resize(v, have, class))
+    }
+
+    fn lane_id(&mut self) -> V {
+        let t = self.thread();
+        let t = self.b.ins().ireduce(types::I32, t);
+        let m = self.imm(types::I32, 31);
+        let l = self.b.ins().band(t, m);
+        if self.lanes == 1 { V::U(l) } else { V::A(l, 1) }
+    }
+
+    fn warp_id(&mut self) -> V {
+        let t = self.thread();
+        let t = self.b.ins().ireduce(types::I32, t);
+        let five = self.imm(types::I32, 5);
+        V::U(self.b.ins().ushr(t, five))
     }
 
     /// A word of the block's context.

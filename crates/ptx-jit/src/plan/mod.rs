@@ -224,23 +224,28 @@ impl Plan {
             proof,
             stack: Stack::default(),
         };
-        crate::interrupt::poll();
-        plan.inline = plan.inline_blocks(module);
-        plan.constants = plan.find_constants(module);
-        plan.find_entries(module);
-        crate::interrupt::poll();
-        plan.place_slots();
-        crate::interrupt::poll();
-        plan.sp_slot = plan.slots.get(&plan.unit.sp).copied();
-        plan.list_sites(module);
-        for at in 0..plan.diverges.len() {
-            crate::interrupt::poll();
-            plan.diverges[at].reload = plan.reload(module, &plan.diverges[at]);
-        }
-        plan.vector_entries = [false, true].map(|warps| plan.find_vector_entries(module, warps));
-        plan.tracking = [false, true].map(|inline| plan.track_slots(module, inline));
-        plan.measure_stack(module);
+        plan.complete(module);
         Ok(plan)
+    }
+
+    /// Finds where code is entered and left, and what it keeps in memory there.
+    fn complete(&mut self, module: &Module) {
+        crate::interrupt::poll();
+        self.inline = self.inline_blocks(module);
+        self.constants = self.find_constants(module);
+        self.find_entries(module);
+        crate::interrupt::poll();
+        self.place_slots();
+        crate::interrupt::poll();
+        self.sp_slot = self.slots.get(&self.unit.sp).copied();
+        self.list_sites(module);
+        for at in 0..self.diverges.len() {
+            crate::interrupt::poll();
+            self.diverges[at].reload = self.reload(module, &self.diverges[at]);
+        }
+        self.vector_entries = [false, true].map(|warps| self.find_vector_entries(module, warps));
+        self.tracking = [false, true].map(|inline| self.track_slots(module, inline));
+        self.measure_stack(module);
     }
 
     pub(crate) fn uniformity(&self, r: Reg) -> Uniformity {

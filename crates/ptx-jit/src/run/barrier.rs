@@ -1,6 +1,5 @@
 //! Barriers of a block: who waits at which, which are complete, and the results of `bar.red`.
 
-use mica_kernel::Fault;
 use mica_ptx::ast::{BarRedOp, Op, Operand};
 
 use super::coherence::slot;
@@ -96,8 +95,45 @@ impl Dispatch<'_> {
     }
 
     /// Opens every barrier that is complete. Whether any was.
-    pub(crate) fn barriers(&self) -> Result<bool, Fault> {
+    pub(crate) fn barriers(&self) -> bool {
         let mut places = Places::default();
+        let reduces = self.find_places(&mut places);
+        let mut moved = false;
+        // `bar.arrive` counts and goes on.
+        if places.arrived != [0; 16] {
+            self.count_arrivals(&places);
+            moved = true;
+        }
+        for id in 0..16 {
+            let waiting = places.waiting[id as usize];
+            if waiting == 0 {
+                continue;
+            }
+            let have = waiting + self.arrivals(id);
+            // Counts are in warps: a partial last warp counts as whole.
+            let spare = self.threads.next_multiple_of(32) - self.threads;
+            let complete = match places.expected[id as usize] {
+                Some(n) => have >= n || (have == places.alive && have + spare >= n),
+                None => have >= places.alive,
+            };
+            if !complete {
+                continue;
+            }
+            if reduces {
+                self.reduce(id);
+            }
+            let waits = |t: u32| places.at[t as usize] == WAITS | id as u8;
+            self.tell_barrier(id, &waits);
+            // SAFETY: inside the header.
+            unsafe { *self.barrier_word(id) = 0 };
+            self.release(&waits, 0, self.threads);
+            moved = true;
+        }
+        moved
+    }
+
+    /// Finds who is at which barrier. Whether somebody waits for a result.
+    fn find_places(&self, places: &mut Places) -> bool {
         let mut known = None;
         let mut reduces = false;
         for (t, c) in self.states() {
@@ -119,55 +155,22 @@ impl Dispatch<'_> {
                 places.add(t, id, count, arrives);
             }
         }
-        let mut moved = false;
-        // `bar.arrive` counts and goes on.
-        if places.arrived != [0; 16] {
-            for (id, n) in places.arrived.iter().enumerate() {
-                // SAFETY: inside the header.
-                unsafe { *self.barrier_word(id as u32) += n };
-            }
-            if self.is_monitored() {
-                let arrives = |t: &u32| places.at[*t as usize] & ARRIVES == ARRIVES;
-                (0..self.threads)
-                    .filter(arrives)
-                    .for_each(|t| self.tell_arrival(u32::from(places.at[t as usize] & 15), t));
-            }
-            self.release(
-                &|t| places.at[t as usize] & ARRIVES == ARRIVES,
-                0,
-                self.threads,
-            );
-            moved = true;
-        }
-        for id in 0..16 {
-            let waiting = places.waiting[id as usize];
-            if waiting == 0 {
-                continue;
-            }
-            let have = waiting + self.arrivals(id);
-            // Counts are in warps: a partial last warp counts as whole.
-            let spare = self.threads.next_multiple_of(32) - self.threads;
-            let complete = match places.expected[id as usize] {
-                Some(n) => have >= n || (have == places.alive && have + spare >= n),
-                None => have >= places.alive,
-            };
-            if !complete {
-                continue;
-            }
-            if reduces {
-                self.reduce(id);
-            }
-            self.tell_barrier(id, &|t| places.at[t as usize] == WAITS | id as u8);
+        reduces
+    }
+
+    /// Counts who only arrives, and lets them go on.
+    fn count_arrivals(&self, places: &Places) {
+        for (id, n) in places.arrived.iter().enumerate() {
             // SAFETY: inside the header.
-            unsafe { *self.barrier_word(id) = 0 };
-            self.release(
-                &|t| places.at[t as usize] == WAITS | id as u8,
-                0,
-                self.threads,
-            );
-            moved = true;
+            unsafe { *self.barrier_word(id as u32) += n };
         }
-        Ok(moved)
+        let arrives = |t: u32| places.at[t as usize] & ARRIVES == ARRIVES;
+        if self.is_monitored() {
+            (0..self.threads)
+                .filter(|t| arrives(*t))
+                .for_each(|t| self.tell_arrival(u32::from(places.at[t as usize] & 15), t));
+        }
+        self.release(&arrives, 0, self.threads);
     }
 
     /// Whether all threads that wait at this site name the same barrier and count, by numbers.

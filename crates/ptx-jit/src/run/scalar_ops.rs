@@ -78,26 +78,11 @@ fn builtin(
     out: &mut Out<'_>,
 ) -> Result<(), Fault> {
     let name = env.kernel.module.func(f).name.as_str();
-    let local = |var: mica_ptx::ast::VarId, bytes: u32, write: bool| {
-        env.host_at(Space::Local, env.var_address(var), bytes, 1, write)
+    let widths = match name {
+        "__assertfail" => [8, 8, 4, 8, 8],
+        _ => [8; 5],
     };
-    let widths: [u32; 5] = if name == "__assertfail" {
-        [8, 8, 4, 8, 8]
-    } else {
-        [8; 5]
-    };
-    let mut words = [0u64; 5];
-    for ((word, arg), bytes) in words.iter_mut().zip(args).zip(widths) {
-        *word = match arg {
-            CallArg::Var(v) => {
-                let bytes = bytes.min(env.kernel.module.var(*v).size.max(1) as u32);
-                env.load(local(*v, bytes, false)?, bytes)
-            }
-            CallArg::Reg(r) => env.reg(*r),
-            CallArg::Imm(bits) => *bits,
-            CallArg::None => 0,
-        };
-    }
+    let words = arguments(env, args, widths)?;
     let s = env.services();
     let (result, bytes) = match name {
         "vprintf" => (
@@ -133,9 +118,30 @@ fn builtin(
         _ => return Err(env.fault(FaultKind::InvalidPc)),
     };
     match rets.first() {
-        Some(CallArg::Var(v)) => env.store(local(*v, bytes, true)?, bytes, result),
+        Some(CallArg::Var(v)) => {
+            let at = env.host_at(Space::Local, env.var_address(*v), bytes, 1, true)?;
+            env.store(at, bytes, result);
+        }
         Some(CallArg::Reg(r)) => out(*r, u128::from(result)),
         _ => {}
     }
     Ok(())
+}
+
+/// What a built-in function is called with, at most so many bytes of each argument.
+fn arguments(env: &Env<'_>, args: &[CallArg], widths: [u32; 5]) -> Result<[u64; 5], Fault> {
+    let mut words = [0; 5];
+    for ((word, arg), bytes) in words.iter_mut().zip(args).zip(widths) {
+        *word = match arg {
+            CallArg::Var(v) => {
+                let bytes = bytes.min(env.kernel.module.var(*v).size.max(1) as u32);
+                let at = env.host_at(Space::Local, env.var_address(*v), bytes, 1, false)?;
+                env.load(at, bytes)
+            }
+            CallArg::Reg(r) => env.reg(*r),
+            CallArg::Imm(bits) => *bits,
+            CallArg::None => 0,
+        };
+    }
+    Ok(words)
 }

@@ -5,7 +5,7 @@
 //! warp, or arrives in pieces, is [`super::collective`]'s.
 
 use mica_kernel::Fault;
-use mica_ptx::ast::{Mma, Op, Operand, RegId, ScalarType, VoteMode};
+use mica_ptx::ast::{Mma, Op, Operand, RegId, ScalarType, ShflMode, VoteMode};
 use mica_ptx_ops::matrix::WarpRegister;
 use mica_ptx_ops::{typed, warp};
 
@@ -181,6 +181,29 @@ impl Row<'_, '_> {
         Some(masks.iter().all(|m| *m == masks[0]) && masks[0] as u32 & all == all)
     }
 
+    /// Gives each lane the value of the lane that it names, with the bits of its clamp.
+    fn shuffle(
+        &self,
+        mode: ShflMode,
+        (dst, pred): (Option<RegId>, Option<RegId>),
+        values: &WarpRegister,
+        (lane, clamp): (WarpRegister, WarpRegister),
+    ) {
+        let from: [(u32, bool); 32] = std::array::from_fn(|l| {
+            warp::shfl_source(mode, l as u32, lane[l] as u32, clamp[l] as u32)
+        });
+        if let Some(dst) = dst {
+            self.store(dst, |l| match from[l].0 as usize {
+                lane if lane < self.lanes => values[lane],
+                // No lane: its own value.
+                _ => values[l],
+            });
+        }
+        if let Some(pred) = pred {
+            self.store(pred, |l| u64::from(from[l].1));
+        }
+    }
+
     /// Does what needs no more than rows. `None` for the rest.
     fn simple(&self, op: &Op) -> Option<()> {
         match op {
@@ -215,21 +238,8 @@ impl Row<'_, '_> {
                 clamp,
                 ..
             } => {
-                let values = self.load(*src)?;
-                let (lane, clamp) = (self.load(*lane)?, self.load(*clamp)?);
-                let from: [(u32, bool); 32] = std::array::from_fn(|l| {
-                    warp::shfl_source(*mode, l as u32, lane[l] as u32, clamp[l] as u32)
-                });
-                if let Some(dst) = dst {
-                    self.store(*dst, |l| match from[l].0 as usize {
-                        lane if lane < self.lanes => values[lane],
-                        // No lane: its own value.
-                        _ => values[l],
-                    });
-                }
-                if let Some(pred) = pred {
-                    self.store(*pred, |l| u64::from(from[l].1));
-                }
+                let from = (self.load(*lane)?, self.load(*clamp)?);
+                self.shuffle(*mode, (*dst, *pred), &self.load(*src)?, from);
             }
             Op::Match {
                 all: false,

@@ -169,6 +169,15 @@ fn check_end(state: &State, end: &End, (width, height, depth): (u64, u64, u64)) 
 }
 
 impl CopyOp {
+    /// The device address of an end and the copy's bytes, if it is one row.
+    fn one_row(&self, end: &End) -> Option<(u64, usize)> {
+        let (width, height, depth) = self.extent;
+        match (end.place, height * depth) {
+            (Place::Device(address), 1) => Some((address, width as usize)),
+            _ => None,
+        }
+    }
+
     /// The wire's form, if no end is pageable.
     pub(crate) fn wire(&self) -> Option<CopyBox> {
         let (src, dst) = (self.src.device_box()?, self.dst.device_box()?);
@@ -319,10 +328,9 @@ fn write_pageable(
     op: &CopyOp,
     host: HostBox,
 ) -> Answer<Result<(), SessionError>> {
-    let (width, height, depth) = op.extent;
-    if let (Place::Device(address), 1) = (op.dst.place, height * depth) {
+    if let Some((address, width)) = op.one_row(&op.dst) {
         // SAFETY: the program says that so many bytes are there.
-        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width as usize) };
+        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width) };
         return Ok(client.write(stream, address, bytes));
     }
     let Some(device) = op.dst.device_box() else {
@@ -339,10 +347,9 @@ fn read_pageable(
     op: &CopyOp,
     host: HostBox,
 ) -> Answer<Result<(), SessionError>> {
-    let (width, height, depth) = op.extent;
-    if let (Place::Device(address), 1) = (op.src.place, height * depth) {
+    if let Some((address, width)) = op.one_row(&op.src) {
         // SAFETY: the program says that there is room for so many bytes.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(host.pointer, width as usize) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(host.pointer, width) };
         return Ok(client.read(stream, address, bytes));
     }
     let Some(device) = op.src.device_box() else {
