@@ -1,5 +1,6 @@
 //! Makes random programs of [`templates`](super::templates). The fuzzer makes them of its bytes.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -52,33 +53,90 @@ fn instance(pick: Pick<'_>, template: &str, id: usize) -> String {
     out
 }
 
-/// A program with kernel `k(in, work, out, scr, tex)` of so many templates. With `whole`, for blocks of whole warps only.
-pub(crate) fn program(whole: bool, templates: Range<usize>, pick: Pick<'_>) -> String {
-    let mut body = String::new();
+/// Whether a text names a word, such as a register or a function.
+fn has_word(text: &str, word: &str) -> bool {
+    let mut rest = text.match_indices(word);
+    rest.any(|(at, _)| !text[at + word.len()..].starts_with(|c: char| c.is_alphanumeric()))
+}
+
+/// Instructions that set a register before the templates, each with what it needs set before.
+fn beginnings(pick: Pick<'_>) -> Vec<(String, Vec<String>, String)> {
+    let mut all = Vec::new();
     for i in 0..6 {
-        let _ = writeln!(body, "  ld.global.u32 %r{i}, [%own+{}];", 4 * i);
+        let mut text = format!("ld.global.u32 %r{i}, [%own+{}];", 4 * i);
         if i % 2 == 1 {
-            let _ = writeln!(body, "  mad.lo.s32 %r{i}, %tx, {}, %r{i};", pick(5));
+            let _ = write!(text, " mad.lo.s32 %r{i}, %tx, {}, %r{i};", pick(5));
         }
+        all.push((format!("%r{i}"), Vec::new(), text));
     }
     for i in 0..4 {
-        let _ = writeln!(body, "  mul.wide.s32 %rd{i}, %r{i}, {};", pick(9) + 1);
-        let _ = writeln!(
-            body,
-            "  cvt.rn.f32.s32 %f{i}, %r{i}; mul.f32 %f{i}, %f{i}, 0f3e19999a;"
-        );
+        let from = vec![format!("%r{i}")];
+        let text = format!("mul.wide.s32 %rd{i}, %r{i}, {};", pick(9) + 1);
+        all.push((format!("%rd{i}"), from.clone(), text));
+        let text = format!("cvt.rn.f32.s32 %f{i}, %r{i}; mul.f32 %f{i}, %f{i}, 0f3e19999a;");
+        all.push((format!("%f{i}"), from, text));
     }
     for i in 0..3 {
-        let _ = writeln!(
-            body,
-            "  cvt.f64.f32 %fd{i}, %f{i}; cvt.u16.u32 %rs{i}, %r{i};"
-        );
-        let _ = writeln!(body, "  setp.lt.s32 %p{i}, %r{i}, %r{};", i + 1);
+        let from = vec![format!("%r{i}")];
+        let text = format!("cvt.f64.f32 %fd{i}, %f{i};");
+        all.push((format!("%fd{i}"), vec![format!("%f{i}")], text));
+        let text = format!("cvt.u16.u32 %rs{i}, %r{i};");
+        all.push((format!("%rs{i}"), from, text));
+        let from = vec![format!("%r{i}"), format!("%r{}", i + 1)];
+        let text = format!("setp.lt.s32 %p{i}, %r{i}, %r{};", i + 1);
+        all.push((format!("%p{i}"), from, text));
     }
+    all
+}
+
+/// The beginnings of the registers that a text names: compiling others takes most of the time of a short program.
+fn needed(text: &str, beginnings: Vec<(String, Vec<String>, String)>) -> Vec<String> {
+    let mut wanted = BTreeSet::new();
+    // What needs others stands behind them.
+    for (register, from, _) in beginnings.iter().rev() {
+        if wanted.contains(register) || has_word(text, register) {
+            wanted.insert(register.clone());
+            wanted.extend(from.iter().cloned());
+        }
+    }
+    let kept = beginnings.into_iter();
+    let kept = kept.filter(|(register, ..)| wanted.contains(register));
+    kept.map(|(_, _, text)| text).collect()
+}
+
+/// Stores of the registers that a text names, each at its place in what the kernel gives.
+fn stores(text: &str) -> String {
+    let mut out = String::new();
+    let mut offset = 0;
+    for (kind, prefix, n) in KINDS {
+        for i in 0..*n {
+            let at = offset;
+            offset += 8;
+            if !has_word(text, &format!("{prefix}{i}")) {
+                continue;
+            }
+            let _ = match kind {
+                'l' | 'd' => writeln!(out, "  st.global.b64 [%out+{at}], {prefix}{i};"),
+                's' => writeln!(out, "  st.global.b16 [%out+{at}], {prefix}{i};"),
+                'p' => writeln!(
+                    out,
+                    "  selp.u32 %t0, 1, 0, {prefix}{i}; st.global.u32 [%out+{at}], %t0;"
+                ),
+                _ => writeln!(out, "  st.global.b32 [%out+{at}], {prefix}{i};"),
+            };
+        }
+    }
+    out
+}
+
+/// A program with kernel `k(in, work, out, scr, tex)` of so many templates. With `whole`, for blocks of whole warps only.
+pub(crate) fn program(whole: bool, templates: Range<usize>, pick: Pick<'_>) -> String {
+    let beginnings = beginnings(pick);
     let steps = templates.start + pick(templates.len());
     let wrap = pick(3) == 0;
+    let mut middle = String::new();
     if wrap {
-        body.push_str("  mov.u32 %t1, 0;\n$LWRAP:\n");
+        middle.push_str("  mov.u32 %t1, 0;\n$LWRAP:\n");
     }
     for id in 0..steps {
         let group = match pick(templates::GROUPS.len() + usize::from(whole)) {
@@ -86,26 +144,16 @@ pub(crate) fn program(whole: bool, templates: Range<usize>, pick: Pick<'_>) -> S
             _ => templates::MATRIX,
         };
         let template = group[pick(group.len())];
-        let _ = writeln!(body, "  {}", instance(pick, template, id));
+        let _ = writeln!(middle, "  {}", instance(pick, template, id));
     }
     if wrap {
-        body.push_str("  add.s32 %t1, %t1, 1; setp.lt.s32 %q1, %t1, 3; @%q1 bra $LWRAP;\n");
+        middle.push_str("  add.s32 %t1, %t1, 1; setp.lt.s32 %q1, %t1, 3; @%q1 bra $LWRAP;\n");
     }
-    let mut offset = 0;
-    for (kind, prefix, n) in KINDS {
-        for i in 0..*n {
-            let _ = match kind {
-                'l' | 'd' => writeln!(body, "  st.global.b64 [%out+{offset}], {prefix}{i};"),
-                's' => writeln!(body, "  st.global.b16 [%out+{offset}], {prefix}{i};"),
-                'p' => writeln!(
-                    body,
-                    "  selp.u32 %t0, 1, 0, {prefix}{i}; st.global.u32 [%out+{offset}], %t0;"
-                ),
-                _ => writeln!(body, "  st.global.b32 [%out+{offset}], {prefix}{i};"),
-            };
-            offset += 8;
-        }
-    }
+    let first: String = needed(&middle, beginnings)
+        .iter()
+        .map(|text| format!("  {text}\n"))
+        .collect();
+    let body = first + &middle + &stores(&middle);
     format!(
         ".version 8.0
 .target sm_80
