@@ -60,7 +60,8 @@ impl Age {
     pub(super) fn milliseconds(start: &Self, end: &Self, told: f32) -> f32 {
         let ms = |ns: u64| ns as f64 / 1e6;
         let (start, end) = (lock(&start.0).before, lock(&end.0).before);
-        let earlier = |before: Option<Before>| before.map_or(0.0, |b| ms(b.age_ns + b.late_ns));
+        let earlier =
+            |before: Option<Before>| before.map_or(0.0, |b| ms(b.age_ns.saturating_add(b.late_ns)));
         let between = match (start, end) {
             (Some(start), Some(end)) => ms(start.age_ns) - ms(end.age_ns),
             _ => f64::from(told) + earlier(start) - earlier(end),
