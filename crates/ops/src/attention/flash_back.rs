@@ -38,7 +38,7 @@ impl Ops {
         attended: &Attended,
         doutput: &Tensor,
     ) -> Result<Option<AttentionGradients>> {
-        let Some(kernel @ Flash::Wgmma { size, .. }) = self.flash_kernel(sizes)? else {
+        let Some(kernel @ Flash::Wgmma { .. }) = self.flash_kernel(sizes)? else {
             return Ok(None);
         };
         let shape = [sizes.batch, sizes.heads, sizes.queries];
@@ -53,27 +53,27 @@ impl Ops {
             );
             return Err(Error::argument("attention_backward_of", message));
         }
-        let [q, k, v] = inputs;
+        let result = (&attended.output, log_sums);
+        self.flash_gradients(kernel, sizes, inputs, result, doutput)
+            .map(Some)
+    }
+
+    /// The gradients by the kernel for Hopper that goes with one of the forward pass; `result` is that one's output and log sums.
+    pub(super) fn flash_gradients(
+        &self,
+        kernel: Flash,
+        sizes: &Sizes,
+        [q, k, v]: [&Tensor; 3],
+        (output, log_sums): (&Tensor, &Tensor),
+        doutput: &Tensor,
+    ) -> Result<AttentionGradients> {
         let (q, k) = (self.flash_input(kernel, q)?, self.flash_input(kernel, k)?);
         let v = self.flash_input(kernel, v)?;
-        let (output, log_sums) = (self.dense(&attended.output)?, self.dense(log_sums)?);
-        let dy = self.dense(doutput)?;
+        let (output, log_sums) = (self.dense(output)?, self.dense(log_sums)?);
+        let dy = self.flash_input(kernel, &self.dense(doutput)?)?;
         let file = format!("attention_back_wgmma.{}", sizes.dtype);
 
-        let rows = sizes.batch * sizes.heads * sizes.queries;
-        let delta = self.unset(log_sums.shape(), DType::F32)?;
-        let params = (
-            output.address(),
-            dy.address(),
-            delta.address(),
-            rows as i64,
-            sizes.size as i32,
-        );
-        // A warp for each row.
-        let grid = Grid::covering(rows * 32, 256);
-        let function = self.kernels.get(&file, "flash_delta")?;
-        self.stream.launch(&function, grid, params)?;
-
+        let delta = self.flash_delta(&file, sizes, &output, &dy)?;
         let sums = self.zeros(q.shape(), DType::F32)?;
         let dk = self.unset(k.shape(), sizes.dtype)?;
         let dv = self.unset(v.shape(), sizes.dtype)?;
@@ -91,6 +91,7 @@ impl Ops {
             ByValue(self.tensor_map(head_boxes(&v, KEYS).request())?),
             ByValue(self.tensor_map(head_boxes(&dy, QUERIES).request())?),
         );
+        let size = if sizes.size > 64 { 128 } else { 64 };
         let blocks = sizes.keys.div_ceil(KEYS as usize) as u32;
         let blocks = [blocks, sizes.kv_heads as u32, sizes.batch as u32];
         let grid = Grid::of(blocks, [384, 1, 1]).shared(shared_bytes(size));
@@ -107,6 +108,31 @@ impl Ops {
         self.stream.launch(&function, grid, params)?;
         let scaled = Expr::input(0) * Expr::scalar(0);
         let dq = self.map(&scaled, &[&sums], &[sizes.scale], sizes.dtype)?;
-        Ok(Some(AttentionGradients { dq, dk, dv }))
+        Ok(AttentionGradients { dq, dk, dv })
+    }
+
+    /// For each row the sum of the products of the output and its gradient.
+    fn flash_delta(
+        &self,
+        file: &str,
+        sizes: &Sizes,
+        output: &Tensor,
+        dy: &Tensor,
+    ) -> Result<Tensor> {
+        let shape = [sizes.batch, sizes.heads, sizes.queries];
+        let rows = shape.iter().product::<usize>();
+        let delta = self.unset(&shape, DType::F32)?;
+        let params = (
+            output.address(),
+            dy.address(),
+            delta.address(),
+            rows as i64,
+            sizes.size as i32,
+        );
+        // A warp for each row.
+        let grid = Grid::covering(rows * 32, 256);
+        let function = self.kernels.get(file, "flash_delta")?;
+        self.stream.launch(&function, grid, params)?;
+        Ok(delta)
     }
 }
