@@ -6,7 +6,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 total=${MICA_GPU_SECONDS:-520}
 # Section and the most seconds it may take.
-plan="overhead:60 gate:170 life:90 accounting:130 ways:40 shared:40 crash:60 users:40 container:40 smi:30 doctor:50 symbols:20 memory:60 nulls:60 programs:150 isolated:160 conformance:100 ops:200 frameworks:330"
+plan="overhead:60 gate:170 life:90 accounting:130 ways:40 shared:40 crash:60 users:40 container:40 smi:30 doctor:50 symbols:20 memory:60 nulls:60 programs:150 isolated:160 conformance:100 ops:200 frameworks:330 copies:120 snapshot:140"
 keep=${OUT:-$(mktemp -d)}; mkdir -p "$keep"; export OUT="$keep"
 wanted=" $* "
 rows=()

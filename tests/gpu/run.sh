@@ -4,7 +4,7 @@
 # MICA_BIN: folder with mica, libmica_shim.so and libmica_nvml_shim.so; with `conformance` and `probe`, if built, those run too.
 # OUT: folder that keeps logs.
 source "$(dirname "$0")/lib.sh"
-known="programs nulls frameworks memory accounting ways shared crash life gate users container cdi smi doctor symbols overhead conformance isolated hostile timeline"
+known="programs copies nulls frameworks memory accounting ways shared crash life gate users container cdi smi doctor symbols overhead conformance isolated hostile timeline"
 sections="${*:-$known}"
 [ "$sections" = list ] && { echo "$known public isolated_speed walls memory_swap snapshot bench"; exit 0; }
 for section in $sections; do

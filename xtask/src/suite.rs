@@ -2,7 +2,7 @@
 //!
 //! Each `NAME.cu` checks itself: it prints `ok` on its last line and exits with 0, or says what was
 //! wrong. Its first comment lines may carry options: `// nvcc: -std=c++17` or `// skip: reason`.
-//! `// mica: a | b` is what one line of `mica run` itself must say; `<-` there is the number of the line
+//! `// run: --capability 9.0` are options of `mica run`. `// mica: a | b` is what one line of `mica run` itself must say; `<-` there is the number of the line
 //! that ends with `// <-`.
 //! All are built with the compiler's own runtime; a few also with older and shared ones.
 
@@ -45,6 +45,8 @@ struct Program {
     name: String,
     source: PathBuf,
     options: Vec<String>,
+    /// Options of `mica run`.
+    run: Vec<String>,
     skip: Option<String>,
     /// The oldest runtime whose headers have what it uses.
     since: Option<String>,
@@ -66,10 +68,14 @@ impl Program {
         let told = comment("mica")
             .into_iter()
             .flat_map(|parts| parts.split(" | "));
-        let options = comment("nvcc").unwrap_or("").split_whitespace();
+        let words = |key: &str| -> Vec<String> {
+            let words = comment(key).unwrap_or("").split_whitespace();
+            words.map(String::from).collect()
+        };
         Ok(Self {
             name: name.to_string_lossy().into_owned(),
-            options: options.map(String::from).collect(),
+            options: words("nvcc"),
+            run: words("run"),
             skip: comment("skip").map(String::from),
             since: comment("since").map(String::from),
             told: told.map(|part| part.replace("<-", &marked)).collect(),
@@ -265,7 +271,7 @@ fn build_one(case: &Case, nvcc: &Path, folder: &Path) -> Result<()> {
 /// Runs a program through `mica run` on the software GPU; it must end with `ok`, and Mica must say what
 /// the program says it will.
 fn run_one(program: &Program, binary: &Path) -> Result<()> {
-    let output = in_virtual_gpu()
+    let output = with_options(&program.run)
         .arg(binary)
         .output()
         .context("mica cannot start")?;
@@ -329,12 +335,18 @@ pub(crate) fn must_know_of_memory(name: &str, output: &Output, is_shared: bool) 
 
 /// `mica run` on the software GPU with a bounded time, up to the program's name.
 pub(crate) fn in_virtual_gpu() -> Command {
+    with_options(&[])
+}
+
+fn with_options(options: &[String]) -> Command {
     let mut command = Command::new("timeout");
     command
         .arg("300")
         .arg(target().join("release/mica"))
         .args(["run", "--memory", "1GiB", "--mode", "isolated"])
-        .args(["--gpu", "software", "--"]);
+        .args(["--gpu", "software"])
+        .args(options)
+        .arg("--");
     command
 }
 

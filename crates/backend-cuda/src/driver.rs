@@ -292,7 +292,6 @@ functions! {
         surface_destroy = "cuSurfObjectDestroy": fn(u64);
     }
     optional {
-        copy_to_device_now = "cuMemcpyHtoD_v2": fn(u64, *const c_void, usize);
         // CUDA 12.3 and 12.4.
         function_name = "cuFuncGetName": fn(*mut *const c_char, Raw);
         function_parameter = "cuFuncGetParamInfo": fn(Raw, usize, *mut usize, *mut usize);

@@ -347,6 +347,56 @@ fn launches_in_a_row_are_one_graph_with_the_parameters_of_each() {
 }
 
 #[test]
+fn launches_in_a_row_never_wait_for_those_of_another_stream() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    let (context, first) = started(&gpu);
+    let module = gpu.module_load(context, PTX, &ModuleOptions::default());
+    let module = module.expect("it loads");
+    let row = |stream| {
+        let launches = vec![plain_launch(module, &[0; 12]); gpu.row_length()];
+        gpu.launch_row(stream, &launches)
+    };
+    let graphs = || fixture.get("fake_execs");
+    let stream_with = |priority| {
+        let stream = gpu.stream_create(context, StreamFlags::default(), priority);
+        stream.expect("a stream")
+    };
+    assert!(row(first) && row(first));
+    assert_eq!(graphs(), 1, "a stream launches its own again");
+    // Streams of priority 7 have work that does not end.
+    let busy: Vec<_> = (0..7).map(|_| stream_with(7)).collect();
+    assert!(busy.iter().all(|stream| row(*stream)));
+    assert_eq!(
+        graphs(),
+        8,
+        "one each: a graph is launched again only when it has ended"
+    );
+    let more = stream_with(0);
+    assert!(
+        row(more),
+        "the graph of the first stream, which has no work"
+    );
+    assert!(!row(first), "the oldest one is a stream's that has work");
+    assert!(row(more) && row(busy[0]), "they keep theirs");
+    assert_eq!(graphs(), 8);
+    // One that is destroyed may have work left, and its graph is nobody's only after that.
+    gpu.stream_destroy(busy[1]).expect("it is destroyed");
+    assert!(!row(first));
+    fixture.set("fake_done", 1);
+    gpu.stream_synchronize(busy[0]).expect("it has ended");
+    assert!(row(first), "the graph of the stream that is gone");
+    assert_eq!(graphs(), 8);
+    gpu.stream_destroy(first).expect("it is destroyed");
+    assert!(row(stream_with(0)));
+    assert_eq!(graphs(), 8);
+    fixture.set("fake_done", 0);
+    gpu.context_destroy(context).expect("it ends");
+    assert_eq!(graphs(), 0);
+}
+
+#[test]
 fn copies_of_registered_memory_are_waited_for_by_a_word_and_kernels_by_the_driver() {
     let _alone = ALONE.lock();
     let fixture = fixture();

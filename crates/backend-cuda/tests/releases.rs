@@ -82,12 +82,15 @@ fn a_stream_that_has_work_is_destroyed_after_it() {
     std::thread::sleep(SHORT);
     gpu.stream_synchronize(idle).expect("others do not wait");
     assert_eq!(destroyed(), 1, "it has work");
+    assert!(!gpu.is_at_rest(), "nothing is saved while it has");
     fixture.set("fake_done", 1);
     let began = std::time::Instant::now();
     while destroyed() < 2 && began.elapsed() < LONG {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(destroyed(), 2);
+    gpu.stream_synchronize(idle).expect("it has none");
+    assert!(gpu.is_at_rest());
     // One that still has work when its context ends goes with the context.
     fixture.set("fake_done", 0);
     let last = make(7).expect("a stream");

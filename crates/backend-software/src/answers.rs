@@ -1,15 +1,14 @@
 //! What the device answers when it is asked for an attribute.
 //!
 //! Limits are the ones this device enforces; where a GPU's number has no counterpart on a CPU it is
-//! compute capability 8.0's, so that programs which size their work by it behave.
+//! that of the compute capability which the device reports, so that programs which size their work by it behave.
 
 use mica_cuda_abi::{DeviceAttribute, SOFTWARE_PCI_DOMAIN};
 
-use crate::area::SHARED;
 use crate::attributes::{
-    Facts, MAX_BLOCK, MAX_GRID, MAX_THREADS, REGISTERS_PER_SM, SHARED_PER_SM, SHARED_RESERVED,
-    THREADS_PER_SM,
+    Facts, MAX_BLOCK, MAX_GRID, MAX_THREADS, REGISTERS_PER_SM, SHARED_RESERVED, THREADS_PER_SM,
 };
+use crate::config::Capability;
 
 /// An attribute.
 pub(crate) fn attribute(facts: &Facts, attribute: DeviceAttribute) -> i32 {
@@ -78,16 +77,19 @@ pub(crate) fn attribute(facts: &Facts, attribute: DeviceAttribute) -> i32 {
         MaximumTexture2dMipmappedWidth
         | MaximumTexture2dMipmappedHeight
         | MaximumTexture1dMipmappedWidth => 0,
-        ComputeCapabilityMajor => 8,
+        ComputeCapabilityMajor => int(facts.capability.numbers().0),
         StreamPrioritiesSupported => 1,
         GlobalL1CacheSupported | LocalL1CacheSupported => 1,
-        MaxSharedMemoryPerMultiprocessor => int(SHARED_PER_SM),
+        MaxSharedMemoryPerMultiprocessor => int(facts.capability.shared_per_sm()),
         // Managed memory, multi-GPU boards: none.
         ManagedMemory | MultiGpuBoard | MultiGpuBoardGroupId | HostNativeAtomicSupported => 0,
         SingleToDoublePrecisionPerfRatio => 2,
         ComputePreemptionSupported => 1,
         CooperativeLaunch => 1,
-        MaxSharedMemoryPerBlockOptin => int(SHARED as u32),
+        ClusterLaunch | TensorMapAccessSupported => {
+            int(u32::from(facts.capability == Capability::Hopper))
+        }
+        MaxSharedMemoryPerBlockOptin => int(facts.capability.shared_per_block() as u32),
         HostRegisterSupported => 1,
         VirtualMemoryManagementSupported => 1,
         MaxBlocksPerMultiprocessor => int(facts.blocks_per_sm),
@@ -129,13 +131,11 @@ pub(crate) fn attribute(facts: &Facts, attribute: DeviceAttribute) -> i32 {
         | GpuDirectRdmaFlushWritesOptions
         | GpuDirectRdmaWritesOrdering
         | MempoolSupportedHandleTypes
-        | ClusterLaunch
         | DeferredMappingCudaArraySupported
         | CanUse64BitStreamMemOps
         | CanUseStreamWaitValueNor
         | DmaBufSupported
         | IpcEventSupported
-        | TensorMapAccessSupported
         | HandleTypeFabricSupported
         | UnifiedFunctionPointers
         | MulticastSupported

@@ -12,8 +12,8 @@ use crate::memory::DeviceMemory;
 
 /// Parameters of a launch, at most 32 KiB.
 const PARAMS: u64 = 32 << 10;
-/// Shared memory of a block, static and dynamic.
-pub(crate) const SHARED: u64 = 163 << 10;
+/// Shared memory of a block, static and dynamic: the most that any device of ours has.
+pub(crate) const SHARED: u64 = 227 << 10;
 /// What a thread that runs blocks uses of its stack, mostly.
 const STACK: u64 = 64 << 10;
 /// Alignment of shared memory, enough for any swizzled tile.
@@ -35,6 +35,11 @@ pub(crate) struct Area {
     context: u64,
     shared_used: u64,
     local_used: u64,
+    /// Shared memory of the blocks of a cluster, and what it is charged as.
+    cluster: u64,
+    cluster_bytes: u64,
+    cluster_share: Option<Share>,
+    cluster_used: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -57,6 +62,10 @@ impl Area {
             context: 0,
             shared_used: 0,
             local_used: 0,
+            cluster: 0,
+            cluster_bytes: 0,
+            cluster_share: None,
+            cluster_used: 0,
         };
         area.params = area.mapped(PARAMS)?;
         area.shared = area.mapped(SHARED.next_multiple_of(PAGE))?;
@@ -97,7 +106,30 @@ impl Area {
         if self.local_used > 0 {
             arena.scrub(self.local, self.local_used.next_multiple_of(PAGE));
         }
-        (self.shared_used, self.local_used) = (0, 0);
+        if self.cluster_used > 0 {
+            arena.scrub(self.cluster, self.cluster_used.next_multiple_of(PAGE));
+        }
+        (self.shared_used, self.local_used, self.cluster_used) = (0, 0, 0);
+    }
+
+    /// Shared memory of `blocks` blocks that lie one after the other: where it begins, and the distance between them.
+    pub(crate) fn cluster(&mut self, bytes: u64, blocks: u64) -> Result<(u64, u64)> {
+        let pitch = bytes.next_multiple_of(SHARED_ALIGN);
+        let wanted = (pitch * blocks).next_multiple_of(PAGE).max(PAGE);
+        if wanted > self.cluster_bytes {
+            if self.cluster != 0 {
+                self.memory.give_space(self.cluster, self.cluster_bytes);
+                (self.cluster, self.cluster_bytes, self.cluster_used) = (0, 0, 0);
+                self.cluster_share = None;
+            }
+            let share = self
+                .memory
+                .charge_host(wanted, "the shared memory of a cluster")?;
+            self.cluster = self.mapped(wanted)?;
+            (self.cluster_bytes, self.cluster_share) = (wanted, share);
+        }
+        self.cluster_used = self.cluster_used.max(wanted);
+        Ok((self.cluster, pitch))
     }
 
     /// Shared memory of `bytes`, its end against the hole behind it.
@@ -161,6 +193,7 @@ impl Drop for Area {
             (self.params, PARAMS),
             (self.shared, SHARED.next_multiple_of(PAGE)),
             (self.local, self.local_bytes),
+            (self.cluster, self.cluster_bytes),
         ] {
             if at != 0 {
                 self.memory.give_space(at, bytes);

@@ -1,7 +1,7 @@
 //! What the device is, and what it can run at once.
 //!
-//! Limits are the ones this device enforces; where a GPU's number has no counterpart on a CPU it is
-//! compute capability 8.0's, so that programs which size their work by it behave.
+//! Limits are the ones this device enforces; where a GPU's number has no counterpart on a CPU it is that of the compute
+//! capability which the device reports, so that programs which size their work by it behave.
 
 use std::sync::OnceLock;
 
@@ -9,8 +9,8 @@ use mica_cuda_abi::SOFTWARE_PCI_DOMAIN;
 use mica_gpu::DeviceProperties;
 use sha2::{Digest, Sha256};
 
-use crate::area::SHARED;
 use crate::arena::FRAME;
+use crate::config::Capability;
 
 /// Most threads in a block.
 pub(crate) const MAX_THREADS: u32 = 1024;
@@ -22,8 +22,7 @@ pub(crate) const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65_535, 65_535];
 pub(crate) const MAX_PARAMS: usize = 32_764;
 /// Threads that count as resident on one multiprocessor.
 pub(crate) const THREADS_PER_SM: u32 = 2048;
-/// Shared memory of one multiprocessor, and what each block's share costs extra.
-pub(crate) const SHARED_PER_SM: u32 = 164 << 10;
+/// What each block's share of a multiprocessor's shared memory costs extra.
 pub(crate) const SHARED_RESERVED: u32 = 1 << 10;
 /// Registers of one multiprocessor.
 pub(crate) const REGISTERS_PER_SM: u32 = 64 << 10;
@@ -38,6 +37,7 @@ pub(crate) struct Facts {
     pub(crate) ordinal: u32,
     pub(crate) clock_khz: i32,
     pub(crate) cache_bytes: i32,
+    pub(crate) capability: Capability,
 }
 
 impl Facts {
@@ -51,6 +51,7 @@ impl Facts {
             ordinal,
             clock_khz: clock_khz().unwrap_or(1_000_000),
             cache_bytes: i32::try_from(cache).unwrap_or(0).max(0),
+            capability: Capability::default(),
         }
     }
 }
@@ -101,11 +102,11 @@ pub(crate) fn properties(facts: &Facts, memory: u64) -> DeviceProperties {
             "{SOFTWARE_PCI_DOMAIN:04x}:{:02x}:00.0",
             facts.ordinal & 0xff
         ),
-        compute_capability: (8, 0),
+        compute_capability: facts.capability.numbers(),
         total_memory: memory,
         multiprocessors: facts.multiprocessors,
         max_threads_per_block: MAX_THREADS,
-        max_shared_per_block: SHARED as u32,
+        max_shared_per_block: facts.capability.shared_per_block() as u32,
         frame_bytes: FRAME,
         stream_priorities: (0, MOST_URGENT),
     }
@@ -130,7 +131,8 @@ fn uuid(ordinal: u32) -> [u8; 16] {
 pub(crate) fn occupancy(facts: &Facts, registers: u32, threads: u32, shared: u64) -> u32 {
     let warps = threads.max(1).div_ceil(32);
     let by_threads = THREADS_PER_SM / (warps * 32);
-    let by_shared = u64::from(SHARED_PER_SM) / (shared + u64::from(SHARED_RESERVED));
+    let by_shared =
+        u64::from(facts.capability.shared_per_sm()) / (shared + u64::from(SHARED_RESERVED));
     let by_registers =
         REGISTERS_PER_SM / (registers.clamp(16, 255).next_multiple_of(8) * warps * 32);
     by_threads
@@ -142,6 +144,7 @@ pub(crate) fn occupancy(facts: &Facts, registers: u32, threads: u32, shared: u64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::area::SHARED;
 
     #[test]
     fn occupancy_is_never_zero_for_a_legal_launch() {

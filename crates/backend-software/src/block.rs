@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use mica_check::BlockWatcher;
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
 use mica_kernel::{
-    BlockContext, BlockOutcome, Fault, FaultKind, LiveSlot, Monitor, MonitorRef, Services,
-    ServicesRef,
+    BlockContext, BlockOutcome, ClusterPlace, Dim3, Fault, FaultKind, LiveSlot, Monitor,
+    MonitorRef, Services, ServicesRef,
 };
 use mica_ptx::names::readable;
 
 use crate::area::Area;
 use crate::check::{self, GridCheck, GridMemory};
+use crate::cluster::Team;
 use crate::config::OutputKind;
 use crate::context::lock;
 use crate::core::Core;
@@ -29,6 +29,8 @@ pub(crate) struct BlockRunner {
     context: BlockContext,
     /// Told of what blocks do, where the device is checked.
     watcher: Option<Box<BlockWatcher<GridMemory>>>,
+    /// All blocks of a cluster, where they run together.
+    team: Option<Team>,
     /// What `context.live` points to.
     live: Vec<LiveSlot>,
     /// The block that ran last.
@@ -50,32 +52,26 @@ impl BlockRunner {
             .get(grid.kernel)
             .ok_or_else(|| GpuError::new(CuResult::InvalidHandle, "the launch names no kernel"))?;
         area.enter(grid.context.id);
-        let local_bytes = grid.local_stride * threads;
+        let blocks = grid.cluster.count();
+        let local_bytes = grid.local_stride * threads * blocks;
         let local_base = area.local(local_bytes)?;
-        let shared_base = area.shared(grid.shared_len);
+        let (shared_base, pitch) = match blocks {
+            1 => (area.shared(grid.shared_len), grid.shared_len),
+            _ => area.cluster(grid.shared_len, blocks)?,
+        };
         let params_device = if info.params_addressed {
             area.params(&grid.params)
         } else {
             0
         };
         let scratch_bytes = executable.scratch_bytes(grid.kernel, threads as u32);
+        let scratch_pitch = scratch_bytes.next_multiple_of(64);
         let params_len = grid.params.len() as u64;
         let own = [
             area.params_range(if params_device == 0 { 0 } else { params_len }),
-            (shared_base, grid.shared_len),
+            (shared_base, pitch * blocks),
             (local_base, local_bytes),
         ];
-        let services = BlockServices {
-            core: Arc::clone(core),
-            grid: Arc::clone(grid),
-            own,
-            assertion: Mutex::new(None),
-            calls: AtomicU32::new(0),
-            runs_alone: AtomicBool::new(false),
-            running: Default::default(),
-            stalled_since: AtomicU64::new(0),
-            visit: Mutex::new(None),
-        };
         let arena = core.memory.arena();
         let context = BlockContext {
             arena_base: arena.base(),
@@ -94,20 +90,21 @@ impl BlockRunner {
             smid,
             grid_id: grid.id,
             stop: &raw const grid.stop,
-            scratch: area.scratch(scratch_bytes)?,
+            scratch: area.scratch(scratch_pitch * blocks as usize)?,
             grid_workspace: grid.workspace,
             proven: u32::from(grid.proven),
+            cluster_place: ClusterPlace::alone(Dim3::default(), grid.grid),
             ..BlockContext::empty()
         };
+        let distances = [pitch, grid.local_stride * threads, scratch_pitch as u64];
+        let team = (blocks > 1).then(|| Team::new(&context, grid, distances));
         let watcher = check::watcher(core, grid);
-        let slots = match watcher {
-            Some(_) => executable.live_slots(grid.kernel),
-            None => 0,
-        };
+        let slots = (watcher.as_ref()).map_or(0, |_| executable.live_slots(grid.kernel));
         Ok(Self {
-            services,
+            services: BlockServices::new(core, grid, own),
             context,
             watcher,
+            team,
             live: vec![LiveSlot::default(); slots],
             reached: 0,
         })
@@ -162,6 +159,7 @@ impl BlockRunner {
             services,
             context,
             watcher,
+            team,
             live,
             reached,
         } = self;
@@ -175,12 +173,12 @@ impl BlockRunner {
             arena: (context.arena_base, context.arena_len),
             executable: Some(executable),
         };
-        let kernel = grid.kernel;
         let watching = watcher.as_deref_mut().map(|watcher| &raw mut *watcher);
         let mut monitor = watching.map(|watcher| MonitorRef(watcher as *mut dyn Monitor));
         (context.live, context.live_len) = (live.as_mut_ptr(), live.len() as u64);
         context.monitor = (monitor.as_mut()).map_or(std::ptr::null_mut(), |m| &raw mut *m);
         let lent = &mut *context;
+        let cluster = team.as_mut();
         let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             // One scope for all of them: setting it up costs as much as a small block.
             // SAFETY: the context was filled by `new` from memory that this runner's grid and area
@@ -188,32 +186,28 @@ impl BlockRunner {
             // code runs.
             unsafe {
                 recover::run(scope, || {
-                    let [at, end] = &services.running;
-                    end.store(blocks.end, Ordering::Relaxed);
-                    let mut next = blocks.start;
-                    // A block that waits may end the run after itself.
-                    while next < end.load(Ordering::Relaxed) {
-                        let index = next;
-                        next += 1;
-                        at.store(index, Ordering::Relaxed);
-                        if grid.cancelled.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        lent.ctaid = grid.block_index(index);
+                    let mut cluster = cluster;
+                    run_blocks(services, blocks, |index| {
                         *reached = index;
+                        let place = grid.block_index(index);
+                        if let Some(team) = &mut cluster {
+                            // The contract of this block is that of the members.
+                            return team.run(executable, grid, place, services);
+                        }
+                        lent.ctaid = place;
+                        lent.cluster_place.cluster = place;
                         if let Some(watcher) = watching {
                             // The watcher outlives the loop, and no block runs now that could use it.
                             (*watcher).begin(check::watched(lent, index));
                         }
-                        match executable.run_block(kernel, lent) {
-                            BlockOutcome::Done => services.block_ended(),
-                            ended => return ended,
-                        }
-                    }
-                    BlockOutcome::Done
+                        executable.run_block(grid.kernel, lent)
+                    })
                 })
             }
         }));
+        if let (Some(team), false) = (&*team, matches!(attempt, Ok(Ok(BlockOutcome::Done)))) {
+            *context = team.current();
+        }
         context.services = std::ptr::null();
         context.monitor = std::ptr::null_mut();
         context.live = std::ptr::null_mut();
@@ -221,7 +215,8 @@ impl BlockRunner {
         services.block_ended();
         let suspects = match attempt {
             Ok(Ok(BlockOutcome::Done | BlockOutcome::Cancelled)) => return Ok(()),
-            Ok(Ok(BlockOutcome::Faulted)) => 1,
+            // Only blocks of a cluster wait, and the cluster ends first.
+            Ok(Ok(BlockOutcome::Faulted | BlockOutcome::Waiting)) => 1,
             Ok(Err(trap)) => describe(context, &trap, grid),
             Err(_) => {
                 context.fault.kind = FaultKind::LaunchFailed as u32;
@@ -232,6 +227,32 @@ impl BlockRunner {
         let is_deadlock = watcher.as_ref().is_some_and(|w| w.is_deadlocked());
         Err(report(context, services, suspects, is_deadlock))
     }
+}
+
+/// Runs blocks one after the other, each by `run`.
+#[inline(always)]
+fn run_blocks(
+    services: &BlockServices,
+    blocks: Range<u64>,
+    mut run: impl FnMut(u64) -> BlockOutcome,
+) -> BlockOutcome {
+    let [at, end] = &services.running;
+    end.store(blocks.end, Ordering::Relaxed);
+    let mut next = blocks.start;
+    // A block that waits may end the run after itself.
+    while next < end.load(Ordering::Relaxed) {
+        let index = next;
+        next += 1;
+        at.store(index, Ordering::Relaxed);
+        if services.grid.cancelled.load(Ordering::Relaxed) {
+            break;
+        }
+        match run(index) {
+            BlockOutcome::Done => services.block_ended(),
+            ended => return ended,
+        }
+    }
+    BlockOutcome::Done
 }
 
 /// Fills the fault from what the processor said. Among how many threads is the one that did it?

@@ -17,11 +17,10 @@ use mica_kernel::{Dim3, Interrupt, KernelLaunch, LaunchFacts, PrepareError, Serv
 use mica_ptx::names::readable;
 
 use crate::OutputKind;
-use crate::area::SHARED;
 use crate::context::lock;
 use crate::core::{Core, OpKind, State};
 use crate::grid::{Grid, Params, Shape};
-use crate::launch::check_shape;
+use crate::launch::{check_shape, cluster_of};
 use crate::services::BlockServices;
 
 /// Bytes before the parameters: what is launched.
@@ -90,6 +89,19 @@ impl BlockServices {
         }
     }
 
+    /// The launches that came of one of the host's, counted up by one that is pending.
+    fn pending_family(&self) -> Result<Arc<Family>, Refusal> {
+        let parent = &self.grid;
+        let family = Arc::clone(parent.family.get_or_init(Arc::default));
+        let limit = parent.context.limit(Limit::DevRuntimePendingLaunchCount);
+        let limit = limit.unwrap_or(0).min(MOST_PENDING);
+        if family.pending.fetch_add(1, Ordering::Relaxed) >= limit {
+            family.pending.fetch_sub(1, Ordering::Relaxed);
+            return Err(PENDING_EXCEEDED);
+        }
+        Ok(family)
+    }
+
     fn try_child(&self, buffer: u64, stream: u64) -> Result<(), Refusal> {
         let (core, parent) = (&self.core, &self.grid);
         let (launch, params) = self.read_buffer(buffer)?;
@@ -98,10 +110,11 @@ impl BlockServices {
         let info = &executable.kernels()[kernel];
         let shared_len = u64::from(info.static_shared) + u64::from(launch.dynamic_shared);
         let (grid, block) = (launch.grid, launch.block);
-        let fits = shared_len <= SHARED && check_shape(grid, block, info).is_ok();
+        let fits = shared_len <= core.shared_limit && check_shape(grid, block, info).is_ok();
         if !fits {
             return Err(refusal(CuResult::InvalidValue));
         }
+        let cluster = cluster_of(info, None, grid).map_err(|_| refusal(CuResult::InvalidValue))?;
         let params = Params::new(&params, info.params_len as usize);
         let held = (size_of::<Grid>() + params.len()) as u64;
         let charge = core.memory.charge_host(held, "a launch by a kernel");
@@ -110,13 +123,7 @@ impl BlockServices {
         let local_bytes = executable.local_bytes(kernel);
         let stride = core.local_stride(local_bytes, info, &parent.context, block);
         let local_stride = stride.map_err(|_| refusal(CuResult::LaunchOutOfResources))?;
-        let family = Arc::clone(parent.family.get_or_init(Arc::default));
-        let limit = parent.context.limit(Limit::DevRuntimePendingLaunchCount);
-        let limit = limit.unwrap_or(0).min(MOST_PENDING);
-        if family.pending.fetch_add(1, Ordering::Relaxed) >= limit {
-            family.pending.fetch_sub(1, Ordering::Relaxed);
-            return Err(PENDING_EXCEEDED);
-        }
+        let family = self.pending_family()?;
         let shape = Shape {
             grid,
             block,
@@ -124,6 +131,7 @@ impl BlockServices {
             shared_len,
             local_stride,
             cooperative: false,
+            cluster,
             workspace: 0,
             crowded: false,
             proven,
@@ -140,9 +148,7 @@ impl BlockServices {
             params,
         );
         child.charge = charge;
-        core.begin_schedule(&mut child);
-        core.begin_check(&mut child);
-        core.begin_record(&mut child);
+        core.begin(&mut child);
         child.family = family.into();
         let mut children = lock(&parent.children);
         match stream {

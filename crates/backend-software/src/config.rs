@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mica_check::CheckSettings;
 use mica_coverage::CoverageLog;
 
+use crate::area::SHARED;
 use crate::compile::Compiler;
 use crate::gate::ExecutionGate;
 
@@ -37,6 +38,51 @@ pub enum Engine {
     Jit,
     /// The interpreter for everything: slow, and the compiler's oracle.
     Interpreter,
+}
+
+/// A compute capability that the device can report. It runs the same instructions either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Capability {
+    /// 8.0.
+    #[default]
+    Ampere,
+    /// 9.0: libraries take their code for Hopper.
+    Hopper,
+}
+
+impl Capability {
+    /// Major and minor number.
+    pub fn numbers(self) -> (u32, u32) {
+        match self {
+            Self::Ampere => (8, 0),
+            Self::Hopper => (9, 0),
+        }
+    }
+
+    /// The one that a text like `9.0` names.
+    pub fn of_text(text: &str) -> Option<Self> {
+        match text {
+            "8.0" => Some(Self::Ampere),
+            "9.0" => Some(Self::Hopper),
+            _ => None,
+        }
+    }
+
+    /// Shared memory of a block.
+    pub(crate) fn shared_per_block(self) -> u64 {
+        match self {
+            Self::Ampere => 163 << 10,
+            Self::Hopper => SHARED,
+        }
+    }
+
+    /// Shared memory of a multiprocessor.
+    pub(crate) fn shared_per_sm(self) -> u32 {
+        match self {
+            Self::Ampere => 164 << 10,
+            Self::Hopper => 228 << 10,
+        }
+    }
 }
 
 /// The device to make. `Config::default()` is right for most.
@@ -74,6 +120,8 @@ pub struct Config {
     /// Chooses the order of blocks and threads; time decides nothing then. 0 is the usual order. One worker unless
     /// `workers` says more.
     pub seed: Option<u64>,
+    /// What the device says that it is, and which PTX of an image it takes first.
+    pub capability: Capability,
 }
 
 impl std::fmt::Debug for Config {

@@ -48,6 +48,8 @@ pub(crate) struct Core {
     pub(crate) coverage: Option<Arc<mica_coverage::CoverageLog>>,
     /// Chooses the order of blocks and threads.
     pub(crate) seed: Option<u64>,
+    /// Most shared memory of a block.
+    pub(crate) shared_limit: u64,
     /// Who is told what the device did.
     pub(crate) recording: crate::record::Recording,
     /// What is queued, in a form that needs no lock.
@@ -217,6 +219,7 @@ impl Core {
         Self {
             memory: Arc::new(memory),
             workers: config.worker_count(),
+            shared_limit: config.capability.shared_per_block(),
             gate: config.gate.clone(),
             gate_open: AtomicBool::new(config.gate.is_none()),
             executing: AtomicUsize::new(0),

@@ -72,11 +72,15 @@ fn stays(op: &Op) -> bool {
         Op::Ld { space, .. } => !matches!(space, Space::Param | Space::Const),
         Op::St { .. } | Op::StAsync { .. } | Op::Atom(_) => true,
         Op::Bra { .. } | Op::BrxIdx { .. } | Op::Call { .. } | Op::Exit | Op::Trap => true,
-        Op::Bar { .. } | Op::BarRed { .. } | Op::BarWarp { .. } | Op::BarCluster { .. } => true,
+        Op::Bar { .. }
+        | Op::BarRed { .. }
+        | Op::BarWarp { .. }
+        | Op::BarCluster { .. }
+        | Op::WgmmaWait => true,
         Op::Fence { .. } | Op::FenceProxy { .. } | Op::Mbarrier { .. } => true,
         Op::Vote { .. } | Op::Match { .. } | Op::Shfl { .. } | Op::Redux { .. } => true,
         Op::CpAsync { .. } | Op::CpAsyncBulk(_) | Op::CpReduceAsyncBulk(_) => true,
-        Op::LdMatrix { .. } | Op::StMatrix { .. } | Op::Mma(_) => true,
+        Op::LdMatrix { .. } | Op::StMatrix { .. } | Op::Mma(_) | Op::Wgmma(_) => true,
         Op::WmmaLoad(_) | Op::WmmaStore(_) | Op::WmmaMma(_) => true,
         Op::Sust(_) | Op::Sured(_) => true,
         _ => false,

@@ -67,11 +67,11 @@ impl SoftwareGpu {
         if let Some(settings) = &config.check {
             memory.check(settings);
         }
-        let facts = Facts::new(
-            config.worker_count(),
-            config.resident_blocks(),
-            config.ordinal,
-        );
+        let (workers, resident) = (config.worker_count(), config.resident_blocks());
+        let facts = Facts {
+            capability: config.capability,
+            ..Facts::new(workers, resident, config.ordinal)
+        };
         let properties = attributes::properties(&facts, memory.total());
         let compiler: Arc<dyn Compiler> = match &config.compiler {
             Some(compiler) => Arc::clone(compiler),

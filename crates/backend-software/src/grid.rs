@@ -32,8 +32,13 @@ pub(crate) struct Grid {
     pub(crate) local_stride: u64,
     pub(crate) params: Params,
     pub(crate) cooperative: bool,
+    /// Blocks of a cluster in each dimension.
+    pub(crate) cluster: Dim3,
+    /// Clusters in each dimension.
+    pub(crate) clusters: Dim3,
     /// Arena address of the cooperative workspace, or 0. Freed with the grid.
     pub(crate) workspace: u64,
+    /// What is claimed: blocks, or clusters of them.
     pub(crate) total: u64,
     next: OwnLine<AtomicU64>,
     done: OwnLine<AtomicU64>,
@@ -74,6 +79,7 @@ pub(crate) struct Shape {
     pub(crate) shared_len: u64,
     pub(crate) local_stride: u64,
     pub(crate) cooperative: bool,
+    pub(crate) cluster: Dim3,
     pub(crate) workspace: u64,
     pub(crate) crowded: bool,
     pub(crate) proven: bool,
@@ -99,6 +105,12 @@ impl Grid {
         } else {
             stop::RUN
         };
+        let (grid, cluster) = (shape.grid, shape.cluster);
+        let clusters = Dim3 {
+            x: grid.x / cluster.x.max(1),
+            y: grid.y / cluster.y.max(1),
+            z: grid.z / cluster.z.max(1),
+        };
         Self {
             id,
             context,
@@ -106,7 +118,9 @@ impl Grid {
             priority,
             module,
             kernel,
-            total: shape.grid.count(),
+            total: clusters.count(),
+            cluster,
+            clusters,
             grid: shape.grid,
             block: shape.block,
             dynamic_shared: shape.dynamic_shared,
@@ -245,9 +259,9 @@ impl Grid {
         u64::from(block.x) + x * (u64::from(block.y) + y * u64::from(block.z))
     }
 
-    /// The block with this number.
+    /// The block with this number; where blocks run in clusters, the cluster.
     pub(crate) fn block_index(&self, index: u64) -> Dim3 {
-        if index < u64::from(self.grid.x) {
+        if index < u64::from(self.clusters.x) {
             // Most grids are a row, and divisions are slow.
             return Dim3 {
                 x: index as u32,
@@ -255,7 +269,7 @@ impl Grid {
                 z: 0,
             };
         }
-        let (x, y) = (u64::from(self.grid.x), u64::from(self.grid.y));
+        let (x, y) = (u64::from(self.clusters.x), u64::from(self.clusters.y));
         Dim3 {
             x: (index % x) as u32,
             y: (index / x % y) as u32,

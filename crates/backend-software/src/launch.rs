@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Launch, Result, StreamId};
+use mica_kernel::cluster::MOST_BLOCKS;
 use mica_kernel::{Dim3, KernelInfo, LaunchFacts, PrepareError};
 use mica_ptx::names::readable;
 
 use crate::OutputKind;
-use crate::area::SHARED;
 use crate::attributes::{MAX_BLOCK, MAX_GRID, MAX_PARAMS, MAX_THREADS, occupancy};
 use crate::context::Context;
 use crate::core::{Core, OpKind};
@@ -27,35 +27,35 @@ const MOST_LOCAL: u64 = 2 << 30;
 const FREE_LOCAL: u64 = 64 << 20;
 
 impl SoftwareGpu {
-    pub(crate) fn submit_launch(&self, stream_id: StreamId, launch: &Launch<'_>) -> Result<()> {
+    pub(crate) fn submit_launch(
+        &self,
+        stream_id: StreamId,
+        launch: &Launch<'_>,
+        cluster: Option<Dim3>,
+    ) -> Result<()> {
         if !self.handler_installed.swap(true, Ordering::SeqCst) {
             recover::install()?;
         }
         let (context, priority, module) = self.parties(stream_id, launch)?;
-        let info = module
-            .executable
-            .kernels()
-            .get(launch.kernel as usize)
-            .ok_or_else(|| {
-                GpuError::new(
-                    CuResult::InvalidHandle,
-                    format!("module {} has no kernel {}", launch.module.0, launch.kernel),
-                )
-            })?;
+        let kernel = launch.kernel as usize;
+        let info = module.executable.kernels().get(kernel).ok_or_else(|| {
+            let text = format!("module {} has no kernel {kernel}", launch.module.0);
+            GpuError::new(CuResult::InvalidHandle, text)
+        })?;
         let (grid, block) = shape(launch, info)?;
-        let shared_len = check_sizes(launch, info)?;
+        let shared_len = check_sizes(launch, info, self.core.shared_limit)?;
+        let cluster = cluster_of(info, cluster, grid)?;
+        self.check_cluster(cluster, info)?;
         // Before it is compiled, which takes longer; what is known only then is added below.
         self.core
             .local_stride(u64::from(info.local_bytes), info, &context, block)?;
-        if (module.block_ns.get(launch.kernel as usize))
-            .is_none_or(|ns| ns.load(Ordering::Relaxed) == 0)
-        {
+        let block_ns = module.block_ns.get(kernel);
+        if block_ns.is_none_or(|ns| ns.load(Ordering::Relaxed) == 0) {
             // It may have to be compiled first, which no other launch should wait for.
             self.core.settle();
         }
         // Copied first: what is proven must be what blocks read.
         let params = Params::new(launch.params, info.params_len as usize);
-        let kernel = launch.kernel as usize;
         let parties = (&*context, stream_id, &*module);
         let Some(proven) = self.prepare(parties, kernel, (grid, block), &params)? else {
             // As a launch that was queued and then cancelled; that its context is over is said.
@@ -63,6 +63,7 @@ impl SoftwareGpu {
         };
         let local_bytes = module.executable.local_bytes(kernel);
         let local_stride = self.core.local_stride(local_bytes, info, &context, block)?;
+        check_cluster_local(local_stride, block, cluster, info)?;
         let workspace = match launch.cooperative {
             true => self.grid_workspace(&context, info, (grid, block), shared_len)?,
             false => 0,
@@ -70,34 +71,37 @@ impl SoftwareGpu {
         let crowded = launch.cooperative && grid.count() > self.core.workers as u64;
         let mut state = self.core.state();
         let id = state.new_id();
-        let mut grid = Grid::new(
-            id,
-            context,
-            stream_id.0,
-            priority,
-            Arc::clone(&module),
-            kernel,
-            Shape {
-                grid,
-                block,
-                dynamic_shared: launch.dynamic_shared,
-                shared_len,
-                local_stride,
-                cooperative: launch.cooperative,
-                workspace,
-                crowded,
-                proven,
-            },
-            params,
-        );
-        self.core.begin_schedule(&mut grid);
-        self.core.begin_check(&mut grid);
-        self.core.begin_record(&mut grid);
+        let shape = Shape {
+            grid,
+            block,
+            dynamic_shared: launch.dynamic_shared,
+            shared_len,
+            local_stride,
+            cooperative: launch.cooperative,
+            cluster,
+            workspace,
+            crowded,
+            proven,
+        };
+        let (stream, of) = (stream_id.0, Arc::clone(&module));
+        let mut grid = Grid::new(id, context, stream, priority, of, kernel, shape, params);
+        self.core.begin(&mut grid);
         let op = OpKind::Launch(Arc::new(grid));
         // The stream may have gone meanwhile.
         state.healthy_stream(stream_id.0)?;
         self.core.submit(&mut state, stream_id.0, op);
         Ok(())
+    }
+
+    /// Whether blocks of a cluster can be looked at as this device does.
+    fn check_cluster(&self, cluster: Dim3, info: &KernelInfo) -> Result<()> {
+        if cluster.count() == 1 || self.core.check.is_none() {
+            return Ok(());
+        }
+        let name = readable(&info.name);
+        let text = format!("kernel {name} cannot be checked: its blocks run in clusters");
+        self.core.write(OutputKind::LaunchRefused, text.as_bytes());
+        Err(GpuError::new(CuResult::NotSupported, text))
     }
 
     /// Compiles what a launch needs, and looks whether its accesses need no checks. `None`: it was cancelled meanwhile.
@@ -234,11 +238,11 @@ fn shape(launch: &Launch<'_>, info: &KernelInfo) -> Result<(Dim3, Dim3)> {
 }
 
 /// Checks shared memory and parameters; bytes of shared memory of a block.
-fn check_sizes(launch: &Launch<'_>, info: &KernelInfo) -> Result<u64> {
+fn check_sizes(launch: &Launch<'_>, info: &KernelInfo, limit: u64) -> Result<u64> {
     let shared_len = u64::from(info.static_shared) + u64::from(launch.dynamic_shared);
-    if shared_len > SHARED {
+    if shared_len > limit {
         return Err(invalid_value(format!(
-            "kernel {} asks for {shared_len} bytes of shared memory; a block has {SHARED}",
+            "kernel {} asks for {shared_len} bytes of shared memory; a block has {limit}",
             readable(&info.name)
         )));
     }
@@ -267,6 +271,47 @@ pub(crate) fn check_shape(grid: Dim3, block: Dim3, info: &KernelInfo) -> Result<
         )));
     }
     check_block(block, info)
+}
+
+/// The cluster of a launch: what it asks for, or what the kernel was written for.
+pub(crate) fn cluster_of(info: &KernelInfo, asked: Option<Dim3>, grid: Dim3) -> Result<Dim3> {
+    let one = Dim3 { x: 1, y: 1, z: 1 };
+    let required = Some(info.required_cluster).filter(|c| *c != Dim3::default());
+    let cluster = asked.or(required).unwrap_or(one);
+    let refuse = |why: String| {
+        let name = readable(&info.name);
+        let text = format!("kernel {name} cannot run in clusters of {cluster:?}: {why}");
+        Err(GpuError::new(CuResult::InvalidClusterSize, text))
+    };
+    if let Some(required) = required.filter(|required| *required != cluster) {
+        return refuse(format!("it was built for {required:?}"));
+    }
+    if !(1..=MOST_BLOCKS as u64).contains(&cluster.count()) {
+        return refuse(format!("a cluster has 1 to {MOST_BLOCKS} blocks"));
+    }
+    let divides = |blocks: u32, by: u32| blocks.is_multiple_of(by);
+    let [x, y, z] = [
+        (grid.x, cluster.x),
+        (grid.y, cluster.y),
+        (grid.z, cluster.z),
+    ];
+    if [x, y, z].iter().all(|(blocks, by)| divides(*blocks, *by)) {
+        return Ok(cluster);
+    }
+    refuse(format!("the grid has {grid:?} blocks"))
+}
+
+/// Whether there is room for the local memory of all blocks of a cluster.
+fn check_cluster_local(stride: u64, block: Dim3, cluster: Dim3, info: &KernelInfo) -> Result<()> {
+    let local = stride
+        .saturating_mul(block.count())
+        .saturating_mul(cluster.count());
+    if cluster.count() == 1 || local <= MOST_LOCAL {
+        return Ok(());
+    }
+    let name = readable(&info.name);
+    let text = format!("kernel {name} asks for {local} bytes of local memory in each cluster");
+    Err(GpuError::new(CuResult::LaunchOutOfResources, text))
 }
 
 fn check_block(block: Dim3, info: &KernelInfo) -> Result<()> {

@@ -18,6 +18,7 @@ mod block;
 mod cache;
 mod check;
 mod children;
+mod cluster;
 mod compile;
 mod compiling;
 mod config;
@@ -57,7 +58,7 @@ mod worker;
 
 pub use attributes::read_host_facts;
 pub use compile::{Compiled, Compiler};
-pub use config::{Config, Engine, OutputKind, OutputSink};
+pub use config::{Capability, Config, Engine, OutputKind, OutputSink};
 pub use device::SoftwareGpu;
 pub use gate::ExecutionGate;
 pub use help::lend_this_thread;

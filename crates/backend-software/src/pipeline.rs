@@ -20,7 +20,7 @@ use mica_ptx_ops::device_runtime;
 use sha2::{Digest, Sha256};
 
 use crate::compile::{Compiled, Compiler};
-use crate::config::{Config, Engine};
+use crate::config::{Capability, Config, Engine};
 use crate::coverage;
 use crate::mixed::MixedModule;
 use crate::module_cost::ReadingShare;
@@ -32,6 +32,7 @@ pub(crate) fn compiler(config: &Config) -> Arc<dyn Compiler> {
         check: config.check,
         coverage: config.coverage.is_some(),
         exact: config.seed.is_some(),
+        capability: config.capability,
         code_cache: OnceLock::new(),
     })
 }
@@ -42,6 +43,7 @@ struct Pipeline {
     coverage: bool,
     /// Leaves nothing to what was measured.
     exact: bool,
+    capability: Capability,
     /// Opened by the first module, so that an idle device touches no files.
     code_cache: OnceLock<Option<Arc<dyn CodeCache>>>,
 }
@@ -125,7 +127,7 @@ impl Compiler for Pipeline {
         budget: Option<&Arc<SessionBudget>>,
     ) -> Result<(Compiled, Option<Share>)> {
         let mut share = ReadingShare::default();
-        let text = ptx_of(image, |bytes| share.add(budget, bytes))?;
+        let text = ptx_of(image, self.capability, |bytes| share.add(budget, bytes))?;
         if device_runtime::is_called(&text) {
             share.add(budget, 2 * (text.len() + device_runtime::TEXT.len()) as u64)?;
         }
@@ -238,17 +240,20 @@ fn interpreter(
     }
 }
 
-/// Compute capability of this device, for choosing PTX; code for later ones is taken where there is nothing older, and
-/// refused by name if it uses an instruction that the engines lack.
-const CAPABILITY: u32 = 80;
 /// Most bytes of PTX that one module decompresses to.
 const MOST_TEXT: u64 = 256 << 20;
 
-/// The PTX text in an image; `charge` is asked for the bytes it takes before they are taken.
-fn ptx_of(image: &[u8], charge: impl FnOnce(u64) -> Result<()>) -> Result<Cow<'_, [u8]>> {
+/// The PTX text in an image; `charge` is asked for the bytes it takes before they are taken. Code for later capabilities
+/// is taken where there is nothing older, and refused by name if it uses an instruction that the engines lack.
+fn ptx_of(
+    image: &[u8],
+    capability: Capability,
+    charge: impl FnOnce(u64) -> Result<()>,
+) -> Result<Cow<'_, [u8]>> {
     let refuse = |code, error: mica_fatbin::Error| GpuError::new(code, error.to_string());
     let parsed = Image::parse(image).map_err(|error| refuse(CuResult::InvalidImage, error))?;
-    let Some(entry) = parsed.select_ptx_or_newer(CAPABILITY) else {
+    let (major, minor) = capability.numbers();
+    let Some(entry) = parsed.select_ptx_or_newer(10 * major + minor) else {
         return Err(GpuError::new(
             CuResult::NoBinaryForGpu,
             format!("the image has no PTX: {}", parsed.describe()),

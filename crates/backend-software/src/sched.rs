@@ -133,13 +133,19 @@ impl Core {
             | OpKind::Callback(_)
             | OpKind::WaitValue(_) => {}
         }
+        self.run_first(state, id);
+        false
+    }
+
+    /// Makes the stream active with its first operation, which tells when it is over.
+    fn run_first(self: &Arc<Self>, state: &mut State, id: u64) {
         let Some(stream) = state.streams.get_mut(&id) else {
-            return false;
+            return;
         };
         stream.active = true;
         let context = Arc::clone(&stream.context);
         let Some(op) = stream.queue.front_mut() else {
-            return false;
+            return;
         };
         match &mut op.kind {
             OpKind::Launch(grid) => {
@@ -160,7 +166,6 @@ impl Core {
             }
             _ => {}
         }
-        false
     }
 
     /// Runs the engine's function that is a stream's first operation.

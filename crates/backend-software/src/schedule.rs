@@ -28,8 +28,15 @@ impl Schedule {
 }
 
 impl Core {
+    /// Prepares a launch that is about to be queued for what follows it.
+    pub(crate) fn begin(&self, grid: &mut Grid) {
+        self.begin_schedule(grid);
+        self.begin_check(grid);
+        self.begin_record(grid);
+    }
+
     /// Chooses the order of a launch that is about to be queued.
-    pub(crate) fn begin_schedule(&self, grid: &mut Grid) {
+    fn begin_schedule(&self, grid: &mut Grid) {
         let seed = self.seed.or(self.check.and_then(|check| check.schedule));
         grid.schedule = seed.filter(|seed| *seed != 0).map(|seed| Schedule {
             order: (!grid.cooperative).then(|| Order::new(seed, grid.total)),

@@ -52,6 +52,21 @@ pub(crate) struct Assertion {
 }
 
 impl BlockServices {
+    /// For one worker, whose memory `own` is.
+    pub(crate) fn new(core: &Arc<Core>, grid: &Arc<Grid>, own: [(u64, u64); 3]) -> Self {
+        Self {
+            core: Arc::clone(core),
+            grid: Arc::clone(grid),
+            own,
+            assertion: Mutex::new(None),
+            calls: AtomicU32::new(0),
+            runs_alone: AtomicBool::new(false),
+            running: Default::default(),
+            stalled_since: AtomicU64::new(0),
+            visit: Mutex::new(None),
+        }
+    }
+
     /// Begins charging the context and the device.
     pub(crate) fn begin(&self) {
         self.begin_at(now_ns());

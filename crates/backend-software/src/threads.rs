@@ -77,6 +77,23 @@ impl Core {
         }
     }
 
+    /// Waits while there is no work; gives the gate back after a while.
+    fn rest<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.threads.workers_extra = 0;
+        let keep = Duration::from_nanos(state.idle_gaps.keep_ns(now_ns()));
+        if !keep.is_zero() {
+            return wait_for(&self.watch, state, keep.min(GATE_POLL));
+        }
+        if let Some(gate) = &self.gate {
+            self.tell_use(&state);
+            gate.idle();
+        }
+        state.threads.monitor_rests = true;
+        state = wait(&self.watch, state);
+        state.threads.monitor_rests = false;
+        state
+    }
+
     /// While kernels or transfers run: tells them when the gate closes, asks for it to open, and helps out when
     /// running blocks may be spinning on blocks that have no worker.
     fn monitor_main(self: &Arc<Self>) {
@@ -84,19 +101,7 @@ impl Core {
         let mut told_at = 0;
         while !self.shutdown.load(Ordering::SeqCst) {
             if state.is_quiet() {
-                state.threads.workers_extra = 0;
-                let keep = Duration::from_nanos(state.idle_gaps.keep_ns(now_ns()));
-                if !keep.is_zero() {
-                    state = wait_for(&self.watch, state, keep.min(GATE_POLL));
-                    continue;
-                }
-                if let Some(gate) = &self.gate {
-                    self.tell_use(&state);
-                    gate.idle();
-                }
-                state.threads.monitor_rests = true;
-                state = wait(&self.watch, state);
-                state.threads.monitor_rests = false;
+                state = self.rest(state);
                 continue;
             }
             if !self.ask_gate(&mut state)

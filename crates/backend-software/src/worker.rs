@@ -134,11 +134,9 @@ impl Core {
                 state = self.state();
                 continue;
             }
-            if !has_spun {
-                has_spun = true;
+            if !std::mem::replace(&mut has_spun, true) {
                 let first =
-                    self.spinning
-                        .compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
+                    (self.spinning).compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
                 if first.is_ok() {
                     drop(state);
                     self.spin();

@@ -14,12 +14,12 @@ use mica_coverage::CoverageLog;
 use mica_gpu::{
     ContextId, Copy3d, DevicePtr, Gpu, HostSpan, Launch, ModuleId, ModuleOptions, Place, StreamId,
 };
+use mica_ptx_jit::bounds_cost::KERNELS;
 
 use crate::args::BenchArgs;
 use crate::report::{Line, Report};
 use crate::software::{median, milliseconds};
 
-const KERNELS: &str = include_str!("../kernels/bench.ptx");
 /// Rounds of every kernel, after one that warms up.
 const ROUNDS: usize = 5;
 

@@ -78,7 +78,7 @@ const SMALL: Goal = Goal::AtMostTimes(1.5);
 
 /// Every figure, in the order in which they are printed.
 #[rustfmt::skip]
-pub(super) static ROWS: [Row; 21] = [
+pub(super) static ROWS: [Row; 23] = [
     row("first kernel", "ms", |c| c.first_kernel_ms, Goal::AtMostMore(50.0)),
     row("launch call, 200 after a wait", "µs", |c| c.calls.launch_call_us, Goal::AtMost(0.3)),
     row("launch in batches of 100,000", "µs", |c| c.calls.batch_launch_us, Goal::AtMostTimes(1.0)),
@@ -98,6 +98,8 @@ pub(super) static ROWS: [Row; 21] = [
     row("pageable copy from the device, 1 MiB", "GB/s", |c| from_gb_s(c.calls.pageable[MIB_1]), PAGEABLE),
     row("pageable copy to the device, 4 KiB", "µs", |c| c.calls.pageable[KIB_4].to_device_us, SMALL),
     row("pageable copy from the device, 4 KiB", "µs", |c| c.calls.pageable[KIB_4].from_device_us, SMALL),
+    row("copy of 256 bytes to the device after a launch", "µs", |c| c.calls.after_launch_us[0], Goal::Watched),
+    row("copy of 4 KiB to the device after a launch", "µs", |c| c.calls.after_launch_us[1], Goal::Watched),
     row("stream create + destroy", "µs", |c| c.calls.stream_us, Goal::Watched),
     row("event create + destroy", "µs", |c| c.calls.event_us, Goal::Watched),
 ];

@@ -31,46 +31,13 @@ pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         session(&session_numbers(&devices, 2)?, &mut report);
     }
     if wanted("telemetry") {
-        let gpu = mica_backend_software::SoftwareGpu::new(mica_backend_software::Config {
-            memory_bytes: Some(1 << 30),
-            ..Default::default()
-        })?;
-        let gpu: std::sync::Arc<dyn mica_gpu::Gpu> = std::sync::Arc::new(gpu);
-        let cost = telemetry_cost(&gpu, TELEMETRY_WINDOWS)?;
-        report.add(Line {
-            what: "telemetry, of a launch-bound program".into(),
-            native: format!(
-                "{:.0} launches a second (against itself {:+.2} %)",
-                cost.unwatched_per_second, cost.nothing_percent
-            ),
-            mica: format!(
-                "{:.0} a second ({:.2} % lost, ±{:.2}; a look takes {:.1} µs)",
-                cost.watched_per_second, cost.lost_percent, cost.uncertain_percent, cost.look_us
-            ),
-            goal: "≤ 1 %".into(),
-            // A machine that is used by others tells nothing.
-            reached: (cost.uncertain_percent <= 0.5).then_some(cost.lost_percent <= 1.0),
-        });
+        report.add(telemetry()?);
     }
     if wanted("priority") {
         report.add(super::priority::run()?);
     }
     if wanted("scheduler") {
-        for (name, policy) in [
-            ("weighted fair", PolicyKind::WeightedFair),
-            ("strict priority", PolicyKind::StrictPriority),
-            ("earliest deadline", PolicyKind::EarliestDeadline),
-        ] {
-            let few = decision_ns(policy, 2, 200_000);
-            let many = decision_ns(policy, 1000, 200_000);
-            report.add(Line {
-                what: format!("scheduler decision, {name}, 1,000 tenants"),
-                native: format!("{few:.0} ns with 2"),
-                mica: format!("{many:.0} ns"),
-                goal: "≤ 1 µs".into(),
-                reached: Some(many <= 1000.0),
-            });
-        }
+        decisions(&mut report);
     }
     if wanted("daemon") {
         report.add(daemon_memory()?);
@@ -83,6 +50,47 @@ pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         at_once(&mut report, libraries)?;
     }
     report.finish()
+}
+
+fn telemetry() -> Result<Line> {
+    let gpu = mica_backend_software::SoftwareGpu::new(mica_backend_software::Config {
+        memory_bytes: Some(1 << 30),
+        ..Default::default()
+    })?;
+    let gpu: std::sync::Arc<dyn mica_gpu::Gpu> = std::sync::Arc::new(gpu);
+    let cost = telemetry_cost(&gpu, TELEMETRY_WINDOWS)?;
+    Ok(Line {
+        what: "telemetry, of a launch-bound program".into(),
+        native: format!(
+            "{:.0} launches a second (against itself {:+.2} %)",
+            cost.unwatched_per_second, cost.nothing_percent
+        ),
+        mica: format!(
+            "{:.0} a second ({:.2} % lost, ±{:.2}; a look takes {:.1} µs)",
+            cost.watched_per_second, cost.lost_percent, cost.uncertain_percent, cost.look_us
+        ),
+        goal: "≤ 1 %".into(),
+        // A machine that is used by others tells nothing.
+        reached: (cost.uncertain_percent <= 0.5).then_some(cost.lost_percent <= 1.0),
+    })
+}
+
+fn decisions(report: &mut Report) {
+    for (name, policy) in [
+        ("weighted fair", PolicyKind::WeightedFair),
+        ("strict priority", PolicyKind::StrictPriority),
+        ("earliest deadline", PolicyKind::EarliestDeadline),
+    ] {
+        let few = decision_ns(policy, 2, 200_000);
+        let many = decision_ns(policy, 1000, 200_000);
+        report.add(Line {
+            what: format!("scheduler decision, {name}, 1,000 tenants"),
+            native: format!("{few:.0} ns with 2"),
+            mica: format!("{many:.0} ns"),
+            goal: "≤ 1 µs".into(),
+            reached: Some(many <= 1000.0),
+        });
+    }
 }
 
 fn session(n: &SessionNumbers, report: &mut Report) {

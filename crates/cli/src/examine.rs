@@ -93,7 +93,10 @@ fn ask_worker(environment: &Environment, bytes: u64) -> Result<(Verdict, String)
     match client.call(&MemoryAlloc { context, bytes }) {
         Ok(_) => Ok((Verdict::Failed, format!("{bytes} bytes were granted"))),
         Err(SessionError::Refused { code, message }) if code == OUT_OF_MEMORY as u32 => {
-            Ok((Verdict::Ok, format!("{REFUSED}: {message}")))
+            // The call's name and the bytes before it are known.
+            let reason = message.split_once("refused: ");
+            let reason = reason.map_or(&*message, |(_, reason)| reason);
+            Ok((Verdict::Ok, format!("{REFUSED}: {reason}")))
         }
         Err(other) => Err(other.to_string()),
     }

@@ -75,7 +75,7 @@ pub(crate) fn say_events(told: &[Event], joined: &Created, since: SystemTime, fa
 
 fn say_denied(joined: &Created, why: &str) {
     let why = printable(why);
-    errln!("mica: memory was refused, the last time because {why}");
+    errln!("mica: memory was refused: {why}");
     if joined.gpu_kind == GpuKind::Nvidia && joined.memory_limit_bytes < CONTEXT_BYTES {
         errln!("  hint: a context alone takes some 520 MiB of an NVIDIA GPU");
     }

@@ -38,7 +38,7 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
             true => "",
             false => ", not reserved (-s reserves a share)",
         },
-        created.name
+        args.name
     );
     if args.spec.allow_degraded {
         say_if_degraded(&client, &created.name);

@@ -89,6 +89,8 @@ pub(crate) fn gpu_index(text: &str, client: &ControlClient) -> Result<u32> {
     };
     match gpus.iter().find(|gpu| gpu.kind == wanted) {
         Some(gpu) => Ok(gpu.index),
-        None => bail!("--gpu {text}: the daemon has no {wanted} GPU (`mica doctor` may say why)"),
+        None => bail!(
+            "--gpu {text}: this host has no such GPU that Mica can use\n  hint: `mica gpus` lists its GPUs; `mica doctor` may say why one is missing"
+        ),
     }
 }

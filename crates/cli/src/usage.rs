@@ -10,6 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use mica_command::output;
 
 use crate::args::Cli;
+use crate::args::texts::WELCOME;
 use crate::not_started::OWN_FAILURE;
 
 /// Commands that people know from elsewhere, and what Mica has instead.
@@ -85,6 +86,10 @@ const OTHER_OPTIONS: [(&[&str], &str); 3] = [
 
 /// Prints what clap has to say (help, or what is wrong), with hints; returns the exit code.
 pub(crate) fn report(error: clap::Error) -> ExitCode {
+    if std::env::args_os().len() <= 1 {
+        errln!("{WELCOME}");
+        return ExitCode::from(2);
+    }
     let mut error = in_plain_words(error);
     hide_internal_commands(&mut error);
     if let Some(tip) = tip(&error) {
@@ -222,20 +227,37 @@ fn tip(error: &clap::Error) -> Option<String> {
                 Some((_, tip)) => Some((*tip).to_owned()),
                 // clap has nothing for two letters that changed places in a short word.
                 None if error.get(ContextKind::SuggestedSubcommand).is_none() => {
-                    let meant = anagram(word)?;
-                    Some(format!("a similar subcommand exists: '{meant}'"))
+                    let similar = anagram(word)
+                        .map(|meant| format!("a similar subcommand exists: '{meant}'"));
+                    similar.or_else(|| {
+                        let tip = format!("`mica run -- {word}` runs a program in a virtual GPU");
+                        is_program(word).then_some(tip)
+                    })
                 }
                 None => None,
             }
         }
         ErrorKind::UnknownArgument => {
             let word = context(ContextKind::InvalidArg)?;
+            if std::env::args_os()
+                .nth(1)
+                .is_some_and(|first| first == word)
+            {
+                return Some("options follow a command: mica run -m 8GiB -- ./program".to_owned());
+            }
             let mut known = OTHER_OPTIONS.iter();
             let (_, tip) = known.find(|(words, _)| words.contains(&word))?;
             Some((*tip).to_owned())
         }
         _ => None,
     }
+}
+
+/// Whether a word that is no command is a program.
+fn is_program(word: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path);
+    word.contains('/') || folders.any(|folder| folder.join(word).is_file())
 }
 
 /// The command that has the letters of this word in another order.

@@ -51,14 +51,14 @@ fn what_cannot_run_is_listed_and_fails_the_check() {
         "k.ptx",
         &format!(
             "{HEAD}.visible .entry k() {{\n.reg .b64 %d;\n\
-             wgmma.fence.sync.aligned;\nret; }}"
+             tcgen05.wait::ld.sync.aligned;\nret; }}"
         ),
     );
     let plain = mica(&[&path]);
     assert!(plain.status.success(), "looking is no failure");
     let listing = text(&plain.stdout);
     assert!(
-        listing.contains("not supported\n  line 6: wgmma.fence.sync.aligned in k"),
+        listing.contains("not supported\n  line 6: tcgen05.wait::ld.sync.aligned in k"),
         "{listing}"
     );
     let checked = mica(&[&path, "--check"]);
@@ -67,7 +67,7 @@ fn what_cannot_run_is_listed_and_fails_the_check() {
     let json = mica(&[&path, "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
     let refused = &json[0]["ptx"]["unsupported"][0];
-    assert_eq!(refused["what"], "wgmma.fence.sync.aligned");
+    assert_eq!(refused["what"], "tcgen05.wait::ld.sync.aligned");
     assert_eq!(
         (&refused["line"], &refused["function"]),
         (&6.into(), &"k".into())

@@ -57,6 +57,9 @@ pub(crate) fn unenforceable(spec: &VgpuSpec, kind: GpuKind) -> Vec<String> {
     if spec.cores.is_some() {
         software("a number of cores");
     }
+    if spec.capability.is_some() {
+        software("a compute capability");
+    }
     // A worker counts streams, and gives the driver no code but PTX that it has judged.
     if mode_on(spec.mode, kind) == Mode::Isolated {
         return all;
@@ -79,7 +82,8 @@ pub(crate) fn unenforceable(spec: &VgpuSpec, kind: GpuKind) -> Vec<String> {
 
 /// What to do about limits that [`unenforceable`] names.
 pub(crate) fn remedy(spec: &VgpuSpec) -> &'static str {
-    match spec.coverage || spec.seed.is_some() || spec.cores.is_some() {
+    let kernels = spec.coverage || spec.seed.is_some() || spec.cores.is_some();
+    match kernels || spec.capability.is_some() {
         true => "use the software GPU",
         false => "use isolated mode, or allow it to be degraded",
     }
@@ -406,10 +410,11 @@ mod tests {
                 coverage: true,
                 seed: Some(0),
                 cores: Some(2),
+                capability: Some("9.0".into()),
                 ..VgpuSpec::default()
             };
             let reasons = unenforceable(&spec, GpuKind::Nvidia);
-            assert_eq!(reasons.len(), 3, "{reasons:?}");
+            assert_eq!(reasons.len(), 4, "{reasons:?}");
             assert!(reasons[0].ends_with("needs the software GPU"));
             assert!(unenforceable(&spec, GpuKind::Software).is_empty());
             assert_eq!(remedy(&spec), "use the software GPU");

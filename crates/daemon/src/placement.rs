@@ -71,8 +71,7 @@ impl Candidate {
             return Some(error(
                 "enforcement",
                 format!(
-                    "GPU {} is the software GPU: it has no driver for programs to be direct with and \
-                     is always isolated",
+                    "GPU {} is the software GPU, which is always isolated: direct mode needs an NVIDIA GPU",
                     self.index
                 ),
                 Some("leave --mode out, or choose another GPU with --gpu".into()),

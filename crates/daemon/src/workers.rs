@@ -244,6 +244,7 @@ impl Daemon {
             .env(worker_variables::COVERAGE, flag(spec.coverage))
             .envs(spec.seed.map(|n| (worker_variables::SEED, n.to_string())))
             .envs(spec.cores.map(|n| (worker_variables::CORES, n.to_string())))
+            .envs((spec.capability.as_ref()).map(|c| (worker_variables::CAPABILITY, c)))
             .env(worker_variables::SWAP, flag(spec.swap == Some(true)))
             .env(worker_variables::GUARD, flag(spec.guard))
             .current_dir("/")

@@ -467,15 +467,6 @@ pub trait Gpu: Send + Sync {
     /// Bytes between host and device or device and device, in stream order. Rows and slices for
     /// 2D and 3D; a plain copy has one row.
     fn copy(&self, stream: StreamId, copy: &Copy3d) -> Result<()>;
-    /// As [`Gpu::copy`], and returns when it is done; on a default stream as a driver's own synchronous copy does, which may come
-    /// back while the stream is held.
-    ///
-    /// # Errors
-    /// As [`Gpu::copy`] and [`Gpu::stream_synchronize`].
-    fn copy_now(&self, stream: StreamId, copy: &Copy3d) -> Result<()> {
-        self.copy(stream, copy)?;
-        self.stream_synchronize(stream)
-    }
     /// Whether [`Gpu::copy`] has read its source when it returns, where the source is host memory that was not
     /// pinned.
     fn reads_pageable_at_once(&self) -> bool {

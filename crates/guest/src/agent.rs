@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use mica_limits::Environment;
 use mica_tunnel::near::LinkStats;
-use mica_tunnel::{Carrier, Door, Rooms, SILENCE, SessionServer, SocketCarrier, TunnelError};
+use mica_tunnel::{Carrier, Door, Rooms, SessionServer, SocketCarrier, TunnelError};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::device::{self, Devices};
 use crate::hello::receive_answer;
 use crate::with_causes;
-use crate::{Facts, GuestError, Hello, Purpose, VsockAddress, bells};
+use crate::{Facts, GuestError, Hello, Purpose, SILENCE, VsockAddress, bells};
 
 /// How long the host may take for its first answer: it may have to start a worker.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);

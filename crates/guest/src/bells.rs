@@ -9,13 +9,15 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Instant;
 
-use mica_tunnel::{PING_EVERY, SILENCE, TunnelError};
+use mica_tunnel::{PING_EVERY, TunnelError};
 use mica_wire::session::client::IvshmemPort;
 use mica_wire::session::server::Greeting;
 use mica_wire::session::{BellWord, END_BYTE, LIFE_BYTE, RING_BYTE, SessionArea};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+
+use crate::SILENCE;
 
 /// What a stream brought.
 enum Brought {

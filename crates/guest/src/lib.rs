@@ -34,6 +34,10 @@ pub use vsock::{VsockAddress, VsockListener};
 /// The port of the host that guests connect to, where no other is chosen.
 pub const PORT: u32 = 9350;
 
+/// A session whose other side has said nothing for so long has ended. Machines stand still for seconds when they are saved or moved, and no cable
+/// can be cut here: whoever is killed closes the stream.
+const SILENCE: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// What goes wrong between a guest and its host.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mica_limits::{Environment, open_session};
 use mica_tunnel::far::{self, Caches, FarLimits};
-use mica_tunnel::{RecordPort, SILENCE, SocketCarrier};
+use mica_tunnel::{RecordPort, SocketCarrier};
 use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
@@ -17,10 +17,10 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::GuestError;
 use crate::bells::{self, ProgramLife};
 use crate::hello::{Hello, MOST_ANSWER_BYTES, Purpose, answer};
 use crate::ivshmem::{self, IvshmemFile};
+use crate::{GuestError, SILENCE};
 
 /// How long a guest may take for its hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
@@ -88,12 +88,7 @@ pub fn serve(
             let text = format!("{} {}", ivshmem.bytes, u8::from(port.has_windows()));
             answer(&copy, Ok(&text)).map_err(gone())?;
             drop(copy);
-            let served = bells::serve_worker(&port, &stream);
-            let has_windows = port.has_windows();
-            drop(port);
-            let life = *served.as_ref().unwrap_or(&ProgramLife::Unknown);
-            ivshmem.give_back(has_windows, life);
-            served.map(drop).map_err(GuestError::from)
+            serve_in_ivshmem(&stream, port, ivshmem)
         }
         Purpose::Session => {
             let (limit_bytes, worker) = match open_worker(environment, RecordPort::connect) {
@@ -112,6 +107,20 @@ pub fn serve(
             Ok(far::serve(worker, carrier, Caches::default(), &limits)?)
         }
     }
+}
+
+/// Serves a session in shared memory to its end, and gives the file back.
+fn serve_in_ivshmem(
+    stream: &OwnedFd,
+    port: IvshmemPort,
+    ivshmem: IvshmemFile,
+) -> Result<(), GuestError> {
+    let served = bells::serve_worker(&port, stream);
+    let has_windows = port.has_windows();
+    drop(port);
+    let life = *served.as_ref().unwrap_or(&ProgramLife::Unknown);
+    ivshmem.give_back(has_windows, life);
+    served.map(drop).map_err(GuestError::from)
 }
 
 /// Opens a session in an ivshmem file.

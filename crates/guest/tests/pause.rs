@@ -5,9 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
 use mica_gpu::Gpu;
+use mica_guest::bells::ProgramLife;
 use mica_guest::{bells, clear_unused_ivshmem, prepare_ivshmem};
 use mica_limits::{LocalQuota, Quota};
 use mica_vgpu::test_gpu::TestGpu;
@@ -78,43 +80,72 @@ impl StillAgent {
     }
 }
 
+/// A worker and a relay on the host, whose end of the stream is `far`; whether the session has windows is told.
+struct Host {
+    quota: Arc<LocalQuota>,
+    threads: Vec<JoinHandle<()>>,
+    has_windows: Receiver<bool>,
+}
+
+impl Host {
+    /// `ends_well`: the machine closes the stream, it does not fall silent.
+    fn start(ivshmem: &IvshmemFile, gpu: Arc<dyn Gpu>, far: UnixStream, ends_well: bool) -> Self {
+        let quota = Arc::new(LocalQuota::new(256 << 20));
+        let spec = VgpuSpec::new("test", 256 << 20);
+        let vgpu = Vgpu::new(Arc::clone(&gpu), quota.clone(), spec);
+        let (worker, relay_end) = pair();
+        let (tell, has_windows) = channel();
+        let there = ivshmem.open();
+        let threads = vec![
+            std::thread::spawn(move || {
+                let output = Arc::new(OutputBuffer::default());
+                serve_session(&vgpu, gpu, output, worker, None).unwrap();
+            }),
+            std::thread::spawn(move || {
+                let port = IvshmemPort::connect(relay_end, there).unwrap();
+                tell.send(port.has_windows()).unwrap();
+                match bells::serve_worker(&port, &far.into()) {
+                    Ok(life) => assert!(ends_well && life == ProgramLife::Unknown),
+                    Err(why) => assert!(!ends_well && why.to_string().contains("lost"), "{why}"),
+                }
+            }),
+        ];
+        Self {
+            quota,
+            threads,
+            has_windows,
+        }
+    }
+
+    /// Waits until the host has given the session up.
+    fn until_given_up(&mut self, ivshmem: &IvshmemFile) {
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
+        assert_eq!(self.quota.view().used_bytes, 0);
+        ivshmem.empty();
+    }
+}
+
 struct Paused {
     client: SessionClient,
     ivshmem: IvshmemFile,
-    quota: Arc<LocalQuota>,
     agent: StillAgent,
-    host: Vec<JoinHandle<()>>,
+    host: Host,
 }
 
 fn start(name: &str, gpu: Arc<dyn Gpu>) -> Paused {
     let ivshmem = IvshmemFile::new(name);
-    let quota = Arc::new(LocalQuota::new(256 << 20));
-    let spec = VgpuSpec::new("test", 256 << 20);
-    let vgpu = Vgpu::new(Arc::clone(&gpu), quota.clone(), spec);
-    let ((program, agent_end), (worker, relay_end)) = (pair(), pair());
+    let (program, agent_end) = pair();
     let (near, far) = UnixStream::pair().unwrap();
-    let (tell, told) = std::sync::mpsc::channel();
-    let there = ivshmem.open();
-    let host = vec![
-        std::thread::spawn(move || {
-            let output = Arc::new(OutputBuffer::default());
-            serve_session(&vgpu, gpu, output, worker, None).unwrap();
-        }),
-        std::thread::spawn(move || {
-            let port = IvshmemPort::connect(relay_end, there).unwrap();
-            tell.send(port.has_windows()).unwrap();
-            let why = bells::serve_worker(&port, &far.into()).unwrap_err();
-            assert!(why.to_string().contains("lost"), "{why}");
-        }),
-    ];
+    let host = Host::start(&ivshmem, gpu, far, false);
+    let has_windows = host.has_windows.recv().unwrap();
     let here = ivshmem.open();
-    let agent =
-        std::thread::spawn(move || StillAgent::greet(agent_end, here, told.recv().unwrap(), near));
+    let agent = std::thread::spawn(move || StillAgent::greet(agent_end, here, has_windows, near));
     Paused {
         client: SessionClient::connect(program, "test").unwrap(),
         agent: agent.join().unwrap(),
         ivshmem,
-        quota,
         host,
     }
 }
@@ -122,11 +153,7 @@ fn start(name: &str, gpu: Arc<dyn Gpu>) -> Paused {
 impl Paused {
     /// Waits until the host has given the session up; the agent says nothing, and hears nothing of it.
     fn until_given_up(&mut self) {
-        for thread in self.host.drain(..) {
-            thread.join().unwrap();
-        }
-        assert_eq!(self.quota.view().used_bytes, 0);
-        self.ivshmem.empty();
+        self.host.until_given_up(&self.ivshmem);
     }
 }
 
@@ -269,4 +296,45 @@ fn the_agent_says_that_the_host_is_gone() {
     assert!(agent.join().unwrap().is_err());
     let error = post().unwrap_err();
     assert_eq!(error.cuda_code(), UNAVAILABLE, "{error}");
+}
+
+/// A machine goes on from a snapshot, or on another host that has its memory: the device's memory is as it was, a session without any word
+/// that it has ended, and nobody serves it or answers at the stream. The agent notices, and the program does not wait for ever.
+#[test]
+fn a_machine_that_is_restored_learns_that_nobody_serves_its_sessions() {
+    let ivshmem = IvshmemFile::new("restored");
+    let (program, agent_end) = pair();
+    let ((near, wire), (other_wire, far)) =
+        (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+    let carry = |from: &UnixStream, to: &UnixStream| {
+        let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut from, &mut to))
+    };
+    let _carried = [carry(&wire, &other_wire), carry(&other_wire, &wire)];
+    let gpu = Arc::new(TestGpu::new(1 << 32));
+    let mut host = Host::start(&ivshmem, gpu, far, true);
+    let facts = (IVSHMEM_BYTES, host.has_windows.recv().unwrap());
+    let here = ivshmem.open();
+    let agent = std::thread::spawn(move || {
+        bells::serve_program(agent_end, None, here.as_fd(), facts, &near.into())
+    });
+    let client = SessionClient::connect(program, "test").unwrap();
+    let new = client.call(&ContextCreate { flags: 0 }).unwrap();
+    client.synchronize(new.default_stream).unwrap();
+
+    let saved = std::fs::read(&ivshmem.0).unwrap();
+    // The machine ends; what it had is freed.
+    other_wire.shutdown(std::net::Shutdown::Both).unwrap();
+    host.until_given_up(&ivshmem);
+    // It goes on as it was saved. Its stream leads to nobody.
+    let device = std::fs::File::from(ivshmem.open());
+    std::os::unix::fs::FileExt::write_all_at(&device, &saved, 0).unwrap();
+    let error = client.synchronize(new.default_stream).unwrap_err();
+    assert_eq!(error.cuda_code(), UNAVAILABLE, "{error}");
+    let error = client.call(&MemoryInfo {}).unwrap_err();
+    assert_eq!(error.cuda_code(), UNAVAILABLE, "{error}");
+    assert!(agent.join().unwrap().is_err());
+    // The next session gets an ivshmem file like any other.
+    ivshmem.empty();
+    drop(wire);
 }

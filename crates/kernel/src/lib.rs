@@ -17,10 +17,12 @@
 //! ```
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
+pub mod cluster;
 mod interrupt;
 pub mod monitor;
 mod wide_atomic;
 
+pub use cluster::{Cluster, ClusterPlace};
 pub use interrupt::{Interrupt, PrepareError};
 pub use monitor::{LiveSlot, Monitor, MonitorRef};
 pub use wide_atomic::update_128;
@@ -125,6 +127,7 @@ pub mod stop {
 
 /// Everything one block needs. The device fills it; compiled code reads it by field offset.
 #[repr(C)]
+#[derive(Clone)]
 pub struct BlockContext {
     /// First host address of the arena.
     pub arena_base: u64,
@@ -190,6 +193,12 @@ pub struct BlockContext {
     /// One byte for each basic block of the kernel, set to 1 when it is entered; for engines that record coverage,
     /// which fill it in themselves.
     pub entered: *const AtomicU8,
+    /// What the blocks of its cluster share; null where it is alone.
+    pub cluster: *mut Cluster,
+    /// Where it is in its cluster.
+    pub cluster_place: ClusterPlace,
+    /// 1: the block ended with [`BlockOutcome::Waiting`] before, and goes on.
+    pub resumes: u32,
 }
 
 impl BlockContext {
@@ -235,6 +244,9 @@ impl BlockContext {
             live_len: 0,
             schedule: 0,
             entered: std::ptr::null(),
+            cluster: std::ptr::null_mut(),
+            cluster_place: ClusterPlace::alone(none, none),
+            resumes: 0,
         }
     }
 }
@@ -322,6 +334,9 @@ pub enum BlockOutcome {
     Cancelled,
     /// `BlockContext::fault` says why.
     Faulted,
+    /// Only for a block with a [`BlockContext::cluster`]: its threads wait, and other blocks of the cluster must run
+    /// before it is called again, with [`BlockContext::resumes`] set.
+    Waiting,
 }
 
 /// What compiled code may ask of the device while a block runs.
@@ -497,6 +512,8 @@ pub struct KernelInfo {
     pub required_block: Dim3,
     /// `.maxntid` product, 1024 when absent.
     pub max_threads: u32,
+    /// `.reqnctapercluster`, or the default `(0, 0, 0)` when absent.
+    pub required_cluster: Dim3,
     /// The kernel takes the address of a parameter, so `params_device` must be given.
     pub params_addressed: bool,
 }

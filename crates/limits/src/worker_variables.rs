@@ -18,6 +18,8 @@ pub const COVERAGE: &str = "MICA_WORKER_COVERAGE";
 pub const SEED: &str = "MICA_WORKER_SEED";
 /// Threads that run blocks; unset for the cores of the machine.
 pub const CORES: &str = "MICA_WORKER_CORES";
+/// Compute capability that the software GPU reports; unset for its usual one.
+pub const CAPABILITY: &str = "MICA_WORKER_CAPABILITY";
 /// Niceness that a worker gives itself.
 pub const NICE: &str = "MICA_WORKER_NICE";
 /// 1 for a worker on an NVIDIA GPU.

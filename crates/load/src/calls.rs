@@ -18,8 +18,9 @@ const BURST: u32 = 200;
 /// More launches than any queue holds, so that the slowest part of the path sets the rate.
 const BATCH: u32 = 100_000;
 const GRAPH_KERNELS: u32 = 300;
-/// Figures among which the time of the load is divided: ten calls, and five copies in both directions.
-const FIGURES: f64 = 20.0;
+/// Figures among which the time of the load is divided: ten calls, five copies in both directions, and two copies after a
+/// launch.
+const FIGURES: f64 = 22.0;
 
 /// One thread that returns at once.
 const PTX: &str = "\
@@ -60,6 +61,8 @@ pub struct CallCosts {
     pub pinned: [CopyTimes; 2],
     /// Copies of 256 MiB, 1 MiB and 4 KiB between pageable memory and the device.
     pub pageable: [CopyTimes; 3],
+    /// Copies of 256 bytes and 4 KiB of pageable memory to the device, each right after a launch.
+    pub after_launch_us: [f64; 2],
 }
 
 /// Medians of one size in both directions.
@@ -131,6 +134,7 @@ impl Caller<'_> {
                 self.pageable(MIB)?,
                 self.pageable(4096)?,
             ],
+            after_launch_us: [self.after_launch(256)?, self.after_launch(4096)?],
         })
     }
 
@@ -269,6 +273,22 @@ impl Caller<'_> {
                 check("cuMemcpyDtoH", code)
             },
         )
+    }
+
+    /// Times a synchronous copy to the device that finds a launch before it, on a stream that the copy need not wait for.
+    fn after_launch(&self, bytes: usize) -> Result<f64, DriverError> {
+        let memory = vec![1_u8; bytes];
+        let device = self.driver.alloc(bytes)?;
+        let copy = || {
+            let table = &self.driver.table;
+            // SAFETY: reads as many bytes as the host memory has.
+            let code = unsafe { (table.copy_to_device)(device, memory.as_ptr().cast(), bytes) };
+            check("cuMemcpyHtoD", code)
+        };
+        let copy_us = self.per_call_us(1, copy, || self.launch())?;
+        self.driver.synchronize()?;
+        self.driver.free(device)?;
+        Ok(copy_us)
     }
 
     /// Times both directions, and checks that what comes back is what was sent.

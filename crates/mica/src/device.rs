@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+pub use mica_backend_software::Capability;
 use mica_backend_software::{Config, SoftwareGpu};
 use mica_gpu::{DeviceProperties, Gpu};
 
@@ -58,6 +59,8 @@ pub struct SoftwareOptions {
     pub workers: Option<usize>,
     /// Number of the device, part of its UUID.
     pub ordinal: u32,
+    /// What it says that it is; by default compute capability 8.0.
+    pub capability: Capability,
 }
 
 /// A device in this process. Virtual GPUs on it share its memory and its time.
@@ -129,6 +132,7 @@ fn open(
         memory_bytes: options.memory_bytes,
         workers: options.workers,
         ordinal: options.ordinal,
+        capability: options.capability,
         gate,
         ..Config::default()
     };

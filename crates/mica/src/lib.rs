@@ -67,7 +67,7 @@ mod stream;
 mod vgpu;
 
 pub use buffer::{DeviceBuffer, Download, Plain};
-pub use device::{Device, DeviceInfo, SoftwareOptions};
+pub use device::{Capability, Device, DeviceInfo, SoftwareOptions};
 pub use error::Error;
 pub use launch::{ByValue, Grid, KernelParam, KernelParams};
 pub use mica_cuda_abi::CuResult;

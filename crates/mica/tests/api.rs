@@ -13,6 +13,7 @@ fn device() -> Device {
         memory_bytes: Some(256 << 20),
         workers: Some(2),
         ordinal: 0,
+        ..SoftwareOptions::default()
     })
     .unwrap()
 }

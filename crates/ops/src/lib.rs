@@ -103,9 +103,21 @@ impl Ops {
     /// # Errors
     /// If the virtual GPU cannot be reached.
     pub fn in_stream(vgpu: &Vgpu, stream: &Stream) -> Result<Self> {
+        Self::of(vgpu, stream, vgpu.info().is_software())
+    }
+
+    /// Operations by the kernels for cards of the compute capability that the virtual GPU reports, also on the software
+    /// GPU, where others are faster: for tests of these kernels.
+    ///
+    /// # Errors
+    /// If the virtual GPU cannot be reached.
+    pub fn by_kernels_of_cards(vgpu: &Vgpu) -> Result<Self> {
+        Self::of(vgpu, &vgpu.default_stream(), false)
+    }
+
+    fn of(vgpu: &Vgpu, stream: &Stream, is_software: bool) -> Result<Self> {
         let info = vgpu.info();
         let kernels = Kernels::new(vgpu);
-        let is_software = info.is_software();
         let (major, minor) = info.compute_capability;
         let library = gemm::Library::find(vgpu)?;
         let is_asked = major >= 8 && (!is_software || library.is_found());

@@ -159,24 +159,15 @@ impl Ops {
         let kernel = self.kernels.get(&file, name)?;
         for first in (0..batches).step_by(MOST_BLOCKS) {
             let count = (batches - first).min(MOST_BLOCKS) as u32;
-            let grid = match through_tiles {
-                true => Grid::of(
-                    [
-                        padded.div_ceil(32) as u32,
-                        from.rows.div_ceil(32) as u32,
-                        count,
-                    ],
-                    [32, 8, 1],
-                ),
-                false => Grid::of(
-                    [
-                        padded.div_ceil(128) as u32,
-                        from.rows.min(MOST_BLOCKS) as u32,
-                        count,
-                    ],
+            let (blocks, threads) = match through_tiles {
+                true => ([padded.div_ceil(32), from.rows.div_ceil(32)], [32, 8, 1]),
+                false => (
+                    [padded.div_ceil(128), from.rows.min(MOST_BLOCKS)],
                     [128, 1, 1],
                 ),
             };
+            let [x, y] = blocks.map(|blocks| blocks as u32);
+            let grid = Grid::of([x, y, count], threads);
             let params = Params {
                 from: from.address_of(first),
                 to: to.address_of(first),

@@ -79,7 +79,8 @@ impl Machine<'_> {
     /// A generic address from one of a space.
     pub(crate) fn to_generic(&self, t: usize, space: Space, address: u64) -> u64 {
         match space {
-            Space::Shared | Space::SharedCluster => self.env.shared_base.wrapping_add(address),
+            Space::Shared => self.env.shared_base.wrapping_add(address),
+            Space::SharedCluster => self.env.block().generic_of_shared(address),
             Space::Local => self.local_start(t).wrapping_add(address),
             Space::Param => {
                 if self.function(t).is_kernel {
@@ -94,7 +95,10 @@ impl Machine<'_> {
 
     /// An address within a space from a generic one.
     pub(crate) fn within_space(&self, t: usize, space: Space, address: u64) -> u64 {
-        address.wrapping_sub(self.to_generic(t, space, 0))
+        match space {
+            Space::SharedCluster => self.env.block().shared_of_generic(address),
+            space => address.wrapping_sub(self.to_generic(t, space, 0)),
+        }
     }
 
     /// Whether a generic address lies in a space.
@@ -109,7 +113,8 @@ impl Machine<'_> {
         let params = env.params.len() as u64;
         let param = env.params_device != 0 && within(env.params_device, params);
         match space {
-            Space::Shared | Space::SharedCluster => shared,
+            Space::Shared => shared,
+            Space::SharedCluster => env.block().find_shared(address).is_some(),
             Space::Local => within(self.local_start(t), env.local_stride),
             Space::Param => param,
             Space::Const => {
@@ -196,10 +201,15 @@ impl Machine<'_> {
                 return Ok(Place::Parameter(at as usize));
             }
             Space::Shared | Space::SharedCluster => {
-                if !fits(self.env.shared_len) {
-                    return Err(illegal(at));
+                let place = self.shared_place(space, at);
+                let inside = |(_, offset): &(u64, u64)| {
+                    let len = self.env.shared_len;
+                    *offset <= len && u64::from(bytes) <= len - *offset
+                };
+                match place.filter(inside) {
+                    Some((base, offset)) => base + offset,
+                    None => return Err(illegal(at)),
                 }
-                self.env.shared_base + at
             }
             Space::Local => {
                 if !fits(self.env.local_stride) {
@@ -211,6 +221,14 @@ impl Machine<'_> {
         };
         self.check_host(t, host, u64::from(bytes), is_write)?;
         Ok(Place::Host(host))
+    }
+
+    /// Where the shared memory that an address is in begins, and the offset.
+    fn shared_place(&self, space: Space, at: u64) -> Option<(u64, u64)> {
+        match space {
+            Space::SharedCluster => self.env.block().cluster_shared(at),
+            _ => Some((self.env.shared_base, at)),
+        }
     }
 
     /// Checks that a range lies in the arena (and in an allocation, when asked to be exact).
@@ -247,17 +265,33 @@ impl Machine<'_> {
         is_write: bool,
     ) -> Result<u64, Stop> {
         let (space, at) = self.effective(t, space, address);
+        self.range_at(t, space, at, bytes, align, is_write)
+    }
+
+    /// The same at an address of a space.
+    pub(crate) fn range_at(
+        &self,
+        t: usize,
+        space: Space,
+        at: u64,
+        bytes: u64,
+        align: u64,
+        is_write: bool,
+    ) -> Result<u64, Stop> {
         let narrow = u32::try_from(bytes).unwrap_or(u32::MAX);
         if !at.is_multiple_of(align.max(1)) {
             let kind = FaultKind::MisalignedAddress;
             return Err(self.access_fault(t, kind, at, narrow, is_write));
         }
         let limit = match space {
-            Space::Shared | Space::SharedCluster => Some(self.env.shared_len),
-            Space::Local => Some(self.env.local_stride),
+            Space::Shared | Space::SharedCluster => {
+                let place = self.shared_place(space, at);
+                Some(place.map_or((u64::MAX, 0), |(_, offset)| (offset, self.env.shared_len)))
+            }
+            Space::Local => Some((at, self.env.local_stride)),
             _ => None,
         };
-        if limit.is_some_and(|len| at > len || bytes > len - at) {
+        if limit.is_some_and(|(at, len)| at > len || bytes > len - at) {
             let kind = FaultKind::IllegalAddress;
             return Err(self.access_fault(t, kind, at, narrow, is_write));
         }

@@ -1,8 +1,9 @@
-//! Block barriers (`bar`, `barrier`, `bar.red`) and the cluster barrier of a one-block cluster.
+//! Block barriers (`bar`, `barrier`, `bar.red`), where the warps of a warpgroup wait for each other (`wgmma.wait_group`),
+//! and the barrier of the cluster.
 
 use crate::machine::{Flow, Machine, Stop};
-use crate::state::{Arrivals, Status, Thread, WARP};
-use mica_kernel::FaultKind;
+use crate::state::{Arrivals, BARRIERS, NAMED, Status, Thread, WARP, WARPGROUP};
+use mica_kernel::{Cluster, FaultKind};
 use mica_ptx::ast::{BarRedOp, Op};
 
 /// The threads that are at a barrier.
@@ -64,11 +65,19 @@ impl Machine<'_> {
                 id, count, pred, ..
             } => (false, *id, *count, self.predicate(t, *pred)),
             Op::BarCluster { wait, .. } => return Ok(self.cluster_barrier(t, *wait)),
+            Op::WgmmaWait => {
+                self.thread(t).status = Status::Barrier {
+                    id: (NAMED + t / WARPGROUP) as u32,
+                    count: Some(WARPGROUP as u32),
+                    predicate: false,
+                };
+                return Ok(Flow::Set);
+            }
             _ => return Ok(Flow::Next),
         };
         let id = self.value32(t, id);
         let count = count.map(|c| self.value32(t, c)).filter(|&c| c != 0);
-        if id >= 16 {
+        if id >= NAMED as u32 {
             return Err(self.fault(t, FaultKind::IllegalInstruction));
         }
         if arrive {
@@ -85,15 +94,19 @@ impl Machine<'_> {
         Ok(Flow::Set)
     }
 
+    /// Completed phases of the cluster's barrier, modulo 2.
+    fn cluster_phase(&self) -> u8 {
+        let phase = self.env.with_cluster(|cluster| cluster.phase);
+        phase.unwrap_or(self.state.cluster_phase)
+    }
+
     fn cluster_barrier(&mut self, t: usize, wait: bool) -> Flow {
         if wait {
-            let phase = self.state.threads[t].cluster_phase;
-            self.thread(t).status = Status::Cluster(phase);
+            self.thread(t).status = Status::Cluster;
             return Flow::Set;
         }
-        self.state.cluster_arrived += 1;
-        let phase = self.state.cluster_phase;
-        self.thread(t).cluster_phase = phase;
+        let phase = self.cluster_phase();
+        self.thread(t).cluster_arrived = Some(phase);
         Flow::Next
     }
 
@@ -108,7 +121,7 @@ impl Machine<'_> {
     /// Lets go the threads of every barrier that is complete.
     pub(crate) fn release_barriers(&mut self) -> bool {
         let mut released = self.release_cluster();
-        for id in 0..16 {
+        for id in 0..BARRIERS as u32 {
             released |= self.release_barrier(id);
         }
         released
@@ -146,18 +159,22 @@ impl Machine<'_> {
         true
     }
 
+    /// Ends the phase of the cluster's barrier if all threads have arrived, and lets go those that waited for it.
     fn release_cluster(&mut self) -> bool {
-        let live = self.live_threads();
-        if live > 0 && self.state.cluster_arrived >= live {
-            self.state.cluster_arrived = 0;
-            self.state.cluster_phase += 1;
+        let phase = self.cluster_phase();
+        let is_missing =
+            |t: &Thread| t.status != Status::Exited && t.cluster_arrived != Some(phase);
+        let misses = self.state.threads.iter().any(is_missing);
+        let rank = self.env.cluster_place.rank;
+        let arrive = |cluster: &mut Cluster| cluster.arrive(rank, misses);
+        if self.env.with_cluster(arrive).is_none() {
+            self.state.cluster_phase ^= u8::from(!misses);
         }
+        let phase = self.cluster_phase();
         let mut released = false;
         for t in 0..self.state.threads.len() {
-            // A wait that comes after its phase has ended passes at once: phases are counted.
-            if let Status::Cluster(phase) = self.state.threads[t].status
-                && phase < self.state.cluster_phase
-            {
+            let thread = &self.state.threads[t];
+            if thread.status == Status::Cluster && thread.cluster_arrived != Some(phase) {
                 self.thread(t).status = Status::Ready;
                 self.advance(t);
                 released = true;

@@ -3,6 +3,7 @@
 use crate::address::ParamHome;
 use mica_ptx::ast::{FuncId, Inst, Module, Op, ParamPlace, Space, VarId};
 use mica_ptx_ops::layout::LayoutError;
+use mica_ptx_ops::matrix::wgmma::WgmmaPlan;
 use mica_ptx_ops::matrix::{Fragment, MmaPlan, wmma_fragment};
 use mica_ptx_ops::support::{STORED, unsupported};
 use std::collections::HashMap;
@@ -36,6 +37,7 @@ fn in_function(function: &Option<String>) -> String {
 #[derive(Debug, Default)]
 pub(crate) struct Plans {
     mma: HashMap<(FuncId, u32), MmaPlan>,
+    wgmma: HashMap<(FuncId, u32), WgmmaPlan>,
     fragments: HashMap<(FuncId, u32), Fragment>,
     param_homes: Vec<ParamHome>,
 }
@@ -66,6 +68,10 @@ impl Plans {
         self.mma.get(&(function, pc))
     }
 
+    pub(crate) fn wgmma(&self, function: FuncId, pc: u32) -> Option<&WgmmaPlan> {
+        self.wgmma.get(&(function, pc))
+    }
+
     pub(crate) fn fragment(&self, function: FuncId, pc: u32) -> Option<&Fragment> {
         self.fragments.get(&(function, pc))
     }
@@ -88,6 +94,10 @@ impl Plans {
             Op::WmmaStore(store) => wmma_fragment(store.shape, STORED, store.ty),
             _ => None,
         };
+        if let Op::Wgmma(inst) = &inst.op {
+            self.wgmma
+                .extend(WgmmaPlan::of(inst).map(|plan| (key, plan)));
+        }
         self.mma.extend(plan.map(|plan| (key, plan)));
         self.fragments
             .extend(fragment.map(|fragment| (key, fragment)));

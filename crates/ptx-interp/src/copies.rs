@@ -4,8 +4,7 @@ use crate::access::{copy, read, update, write, zero};
 use crate::machine::{Flow, Machine, Stop};
 use mica_kernel::FaultKind;
 use mica_ptx::ast::{
-    Address, AtomOp, Completion, CpAsyncBulk, CpReduceAsyncBulk, MbarrierOp, MbarrierPhase, Op,
-    Operand, Space,
+    Address, AtomOp, CpAsyncBulk, CpReduceAsyncBulk, MbarrierOp, MbarrierPhase, Op, Operand, Space,
 };
 use mica_ptx_ops::mbarrier as state;
 
@@ -46,6 +45,8 @@ impl Machine<'_> {
             }
             Op::CpAsyncBulk(bulk) => self.bulk_copy(t, bulk)?,
             Op::CpReduceAsyncBulk(bulk) => self.bulk_reduce(t, bulk)?,
+            Op::CpAsyncBulkTensor(copy) if copy.store => self.store_box(t, copy)?,
+            Op::CpAsyncBulkTensor(copy) => self.load_box(t, copy)?,
             _ => {}
         }
         Ok(())
@@ -70,25 +71,33 @@ impl Machine<'_> {
     }
 
     fn bulk_copy(&mut self, t: usize, bulk: &CpAsyncBulk) -> Result<(), Stop> {
-        let (from, to) = ((bulk.src_space, bulk.src), (bulk.dst_space, bulk.dst));
-        let (from, to, size) = self.bulk_ranges(t, from, to, bulk.size)?;
+        let size = self.value32(t, bulk.size);
+        if !size.is_multiple_of(16) {
+            return Err(self.fault(t, FaultKind::MisalignedAddress));
+        }
         let bytes = u64::from(size);
-        match bulk.byte_mask {
-            None => {
-                // SAFETY: both ranges were checked.
-                unsafe { copy(to, from, bytes) };
-            }
-            Some(mask) => {
-                let mask = self.value32(t, mask);
-                for i in (0..bytes).filter(|i| mask >> (i % 16) & 1 == 1) {
-                    // SAFETY: within the checked ranges.
-                    let byte = unsafe { read(from + i, 1) };
-                    // SAFETY: as above.
-                    unsafe { write(to + i, 1, byte) };
+        let from = self.range(t, bulk.src_space, bulk.src, bytes, 16, false)?;
+        let keep = bulk.byte_mask.map(|mask| self.value32(t, mask));
+        let targets = self.targets(t, bulk.multicast)?;
+        for rank in targets.ranks() {
+            let to = self.target(t, bulk.dst_space, bulk.dst, rank, (bytes, 16))?;
+            match keep {
+                None => {
+                    // SAFETY: both ranges were checked.
+                    unsafe { copy(to, from, bytes) };
+                }
+                Some(mask) => {
+                    for i in (0..bytes).filter(|i| mask >> (i % 16) & 1 == 1) {
+                        // SAFETY: within the checked ranges.
+                        let byte = unsafe { read(from + i, 1) };
+                        // SAFETY: as above.
+                        unsafe { write(to + i, 1, byte) };
+                    }
                 }
             }
+            self.complete(t, bulk.completion, rank, size)?;
         }
-        self.complete(t, bulk.completion, size)
+        Ok(())
     }
 
     fn bulk_reduce(&mut self, t: usize, bulk: &CpReduceAsyncBulk) -> Result<(), Stop> {
@@ -106,14 +115,7 @@ impl Machine<'_> {
             // SAFETY: as above.
             unsafe { update(to + i, step, apply) };
         }
-        self.complete(t, bulk.completion, size)
-    }
-
-    fn complete(&mut self, t: usize, completion: Completion, bytes: u32) -> Result<(), Stop> {
-        match completion {
-            Completion::Mbarrier(mbar) => self.complete_bytes(t, Space::Shared, mbar, bytes),
-            Completion::BulkGroup => Ok(()),
-        }
+        self.complete(t, bulk.completion, None, size)
     }
 
     /// Tells an mbarrier that bytes have arrived.
@@ -128,7 +130,7 @@ impl Machine<'_> {
             .map(|_| ())
     }
 
-    fn mbarrier_update(
+    pub(crate) fn mbarrier_update(
         &mut self,
         t: usize,
         space: Space,

@@ -62,6 +62,54 @@ impl Machine<'_> {
                 }
                 return Ok(Flow::Yield);
             }
+            Op::Ld { .. } | Op::St { .. } | Op::StAsync { .. } | Op::Atom(_) => {
+                self.access(t, op)?;
+            }
+            Op::Fence { .. } | Op::FenceProxy { .. } => fence(Ordering::SeqCst),
+            Op::Mov { .. } | Op::Pack { .. } | Op::Unpack { .. } => self.moves(t, op),
+            Op::Cvta { .. }
+            | Op::Mapa { .. }
+            | Op::GetCtaRank { .. }
+            | Op::IsSpacep { .. }
+            | Op::IsTypep { .. } => self.address(t, op),
+            Op::CacheControl { .. }
+            | Op::Pmevent
+            | Op::GridDepControl { .. }
+            | Op::SetMaxNReg { .. }
+            | Op::Nop
+            | Op::CpAsyncCommitGroup
+            | Op::CpAsyncWaitGroup { .. }
+            | Op::CpAsyncBulkCommitGroup
+            | Op::CpAsyncBulkWaitGroup { .. }
+            | Op::CpAsyncBulkPrefetch { .. } => {}
+            Op::Alloca { .. } | Op::StackSave { .. } | Op::StackRestore { .. } => {
+                self.stack(t, op)?;
+            }
+            Op::CpAsync { .. }
+            | Op::CpAsyncMbarrierArrive { .. }
+            | Op::CpAsyncBulk(_)
+            | Op::CpReduceAsyncBulk(_)
+            | Op::CpAsyncBulkTensor(_) => self.asynchronous_copy(t, op)?,
+            Op::Mbarrier { space, addr, op } => return self.mbarrier(t, *space, *addr, op),
+            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } | Op::WgmmaWait => {
+                return self.barrier(t, op);
+            }
+            Op::Tex(_)
+            | Op::Tld4(_)
+            | Op::Txq { .. }
+            | Op::Suld(_)
+            | Op::Sust(_)
+            | Op::Sured(_) => {
+                self.texture(t, op)?;
+            }
+            _ => return self.wait_for_warp(t, op),
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Loads, stores and atomics.
+    fn access(&mut self, t: usize, op: &Op) -> Result<(), Stop> {
+        match op {
             Op::Ld {
                 space,
                 ty,
@@ -69,9 +117,7 @@ impl Machine<'_> {
                 dst,
                 addr,
                 ..
-            } => {
-                self.load(t, (*space, *ty, *order), dst, *addr)?;
-            }
+            } => self.load(t, (*space, *ty, *order), dst, *addr)?,
             Op::St {
                 space,
                 ty,
@@ -94,8 +140,14 @@ impl Machine<'_> {
                 self.complete_bytes(t, Space::SharedCluster, *mbar, bytes)?;
             }
             Op::Atom(atom) => self.atomic(t, atom)?,
-            Op::Fence { .. } | Op::FenceProxy { .. } => fence(Ordering::SeqCst),
-            Op::Mov { .. } | Op::Pack { .. } | Op::Unpack { .. } => self.moves(t, op),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Conversions between address spaces, and questions to which one an address belongs.
+    fn address(&mut self, t: usize, op: &Op) {
+        match op {
             Op::Cvta {
                 to_generic,
                 space,
@@ -111,6 +163,30 @@ impl Machine<'_> {
                 };
                 self.set(t, *dst, bits);
             }
+            Op::Mapa {
+                space,
+                dst,
+                a,
+                rank,
+                ..
+            } => {
+                let (at, rank) = (self.value(t, *a), self.value32(t, *rank));
+                let block = self.env.block();
+                let mapped = match space {
+                    Space::Generic => block.map_generic(at, rank),
+                    _ => block.map_shared(at, rank),
+                };
+                self.set(t, *dst, mapped);
+            }
+            Op::GetCtaRank { space, dst, a } => {
+                let at = self.value(t, *a);
+                let block = self.env.block();
+                let rank = match space {
+                    Space::Generic => block.find_shared(at).map_or(0, |(rank, _)| rank),
+                    _ => block.shared_rank(at),
+                };
+                self.set(t, *dst, u64::from(rank));
+            }
             Op::IsSpacep { space, dst, src } => {
                 let address = self.value(t, *src);
                 let inside = self.is_in_space(t, *space, address);
@@ -124,16 +200,13 @@ impl Machine<'_> {
                     .is_some_and(|s| s.texture(handle).is_some());
                 self.set(t, *dst, u64::from(known && *ty != ScalarType::SamplerRef));
             }
-            Op::CacheControl { .. }
-            | Op::Pmevent
-            | Op::GridDepControl { .. }
-            | Op::SetMaxNReg { .. }
-            | Op::Nop
-            | Op::CpAsyncCommitGroup
-            | Op::CpAsyncWaitGroup { .. }
-            | Op::CpAsyncBulkCommitGroup
-            | Op::CpAsyncBulkWaitGroup { .. }
-            | Op::CpAsyncBulkPrefetch { .. } => {}
+            _ => {}
+        }
+    }
+
+    /// The thread's stack.
+    fn stack(&mut self, t: usize, op: &Op) -> Result<(), Stop> {
+        match op {
             Op::Alloca {
                 dst, size, align, ..
             } => self.alloca(t, *dst, *size, *align)?,
@@ -145,25 +218,9 @@ impl Machine<'_> {
                 let stack = self.value(t, *src);
                 self.thread(t).stack = stack.min(self.env.local_stride);
             }
-            Op::CpAsync { .. }
-            | Op::CpAsyncMbarrierArrive { .. }
-            | Op::CpAsyncBulk(_)
-            | Op::CpReduceAsyncBulk(_) => self.asynchronous_copy(t, op)?,
-            Op::Mbarrier { space, addr, op } => return self.mbarrier(t, *space, *addr, op),
-            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } => {
-                return self.barrier(t, op);
-            }
-            Op::Tex(_)
-            | Op::Tld4(_)
-            | Op::Txq { .. }
-            | Op::Suld(_)
-            | Op::Sust(_)
-            | Op::Sured(_) => {
-                self.texture(t, op)?;
-            }
-            _ => return self.wait_for_warp(t, op),
+            _ => {}
         }
-        Ok(Flow::Next)
+        Ok(())
     }
 
     /// `cvta.local` of a device function's parameter, `cvta.param` of a kernel's: the variable

@@ -22,6 +22,7 @@
 mod access;
 mod address;
 mod barrier;
+mod boxes;
 mod call;
 mod check;
 mod copies;
@@ -33,6 +34,7 @@ mod schedule;
 mod special;
 mod state;
 mod textures;
+mod warpgroups;
 mod warps;
 
 pub use check::UnsupportedError;
@@ -142,8 +144,11 @@ impl Executable for InterpModule {
         // and the environment does not outlive it.
         let env = unsafe { Env::new(context, self.memcheck) };
         // SAFETY: one block at a time runs on a thread, and `Machine` is gone before the next.
-        let state = unsafe { state::current() };
-        state.reset(function, context.block);
+        let state = unsafe { state::current(context.cluster_place.rank) };
+        let resumes = context.resumes != 0;
+        if !resumes {
+            state.reset(function, context.block);
+        }
         let mut machine = Machine {
             module: &self.module,
             layout: &self.layout,
@@ -153,9 +158,10 @@ impl Executable for InterpModule {
             env,
             state,
         };
-        match machine.run() {
+        match machine.run(resumes) {
             Ok(()) => BlockOutcome::Done,
             Err(Stop::Cancelled) => BlockOutcome::Cancelled,
+            Err(Stop::Waiting) => BlockOutcome::Waiting,
             Err(Stop::Fault(fault)) => {
                 context.fault = fault;
                 BlockOutcome::Faulted

@@ -3,7 +3,7 @@
 use crate::check::Plans;
 use crate::reached::Reached;
 use crate::state::{Frame, State, Thread};
-use mica_kernel::{BlockContext, Dim3, Fault, FaultKind, Services};
+use mica_kernel::{BlockContext, Cluster, ClusterPlace, Dim3, Fault, FaultKind, Services};
 use mica_ptx::ast::{FuncId, Function, Inst, Module, Operand, PredSrc, RegId, ScalarType};
 use mica_ptx_ops::eval::Operands;
 use mica_ptx_ops::layout::ModuleLayout;
@@ -15,6 +15,8 @@ use std::sync::atomic::AtomicU32;
 pub(crate) enum Stop {
     Fault(Fault),
     Cancelled,
+    /// Other blocks of the cluster must run first.
+    Waiting,
 }
 
 /// What an instruction does to its thread.
@@ -45,6 +47,9 @@ pub(crate) struct Env<'a> {
     pub(crate) grid: Dim3,
     pub(crate) block: Dim3,
     pub(crate) ctaid: Dim3,
+    pub(crate) cluster_place: ClusterPlace,
+    /// The block's context, for what is known of its cluster.
+    pub(crate) context: *mut BlockContext,
     pub(crate) dynamic_shared: u32,
     pub(crate) smid: u32,
     pub(crate) grid_id: u64,
@@ -57,7 +62,7 @@ pub(crate) struct Env<'a> {
 impl Env<'_> {
     /// # Safety
     /// The context's pointers must be valid for as long as the environment is used.
-    pub(crate) unsafe fn new(context: &BlockContext, memcheck: bool) -> Self {
+    pub(crate) unsafe fn new(context: &mut BlockContext, memcheck: bool) -> Self {
         let params = if context.params.is_null() {
             &[][..]
         } else {
@@ -81,6 +86,8 @@ impl Env<'_> {
             grid: context.grid,
             block: context.block,
             ctaid: context.ctaid,
+            cluster_place: context.cluster_place,
+            context,
             dynamic_shared: context.dynamic_shared,
             smid: context.smid,
             grid_id: context.grid_id,
@@ -89,6 +96,20 @@ impl Env<'_> {
             services,
             memcheck,
         }
+    }
+}
+
+impl Env<'_> {
+    /// The block's context.
+    pub(crate) fn block(&self) -> &BlockContext {
+        // SAFETY: valid while the block runs, and written by nobody meanwhile.
+        unsafe { &*self.context }
+    }
+
+    /// Does something with what the blocks of the cluster share, where there are several.
+    pub(crate) fn with_cluster<T>(&self, f: impl FnOnce(&mut Cluster) -> T) -> Option<T> {
+        // SAFETY: one host thread runs the blocks of a cluster, and no reference is kept.
+        unsafe { self.block().cluster() }.map(f)
     }
 }
 

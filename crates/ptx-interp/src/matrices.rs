@@ -15,6 +15,7 @@ impl Machine<'_> {
         let lead = start + first as usize;
         match &self.instruction(lead).op {
             Op::Mma(_) | Op::WmmaMma(_) => self.multiply(start, members),
+            Op::Wgmma(_) => self.warpgroup_product(start, members)?,
             Op::WmmaLoad(_) => {
                 for lane in lanes(members) {
                     self.wmma_load(start + lane as usize, lane)?;
@@ -110,32 +111,17 @@ impl Machine<'_> {
             return Ok(());
         };
         let inst: &WmmaLoad = inst;
-        let frame = self.frame(t);
-        let Some(fragment) = self.plans.fragment(frame.function, frame.pc) else {
-            return Ok(());
-        };
-        let (space, base) = self.matrix_base(t, inst.space, inst.addr)?;
-        let (layout, stride) = (
-            inst.layout,
-            self.stride(t, inst.stride, inst.layout, (fragment.rows, fragment.cols)),
-        );
+        let memory = (inst.space, inst.addr, inst.layout, inst.stride);
         let mut registers = [0; 8];
-        for (e, (row, col)) in fragment.lane_places(lane).enumerate() {
-            let at = ElementAt {
-                fragment,
-                layout,
-                stride,
-                row,
-                col,
-                space,
-            };
-            let (host, bytes, bit) = self.element(t, base, at, false)?;
+        let has_loaded = self.each_element(t, lane, memory, false, |fragment, e, place| {
+            let (host, bytes, bit) = place;
             // SAFETY: `element` checked the address.
-            let bits = unsafe { read(host, bytes) } >> bit;
-            fragment.insert(&mut registers, e as u32, bits);
-        }
-        for (dst, bits) in inst.dst.iter().zip(registers) {
-            self.set(t, *dst, bits);
+            fragment.insert(&mut registers, e, unsafe { read(host, bytes) } >> bit);
+        })?;
+        if has_loaded {
+            for (dst, bits) in inst.dst.iter().zip(registers) {
+                self.set(t, *dst, bits);
+            }
         }
         Ok(())
     }
@@ -145,19 +131,34 @@ impl Machine<'_> {
             return Ok(());
         };
         let inst: &WmmaStore = inst;
-        let frame = self.frame(t);
-        let Some(fragment) = self.plans.fragment(frame.function, frame.pc) else {
-            return Ok(());
-        };
-        let (space, base) = self.matrix_base(t, inst.space, inst.addr)?;
-        let (layout, stride) = (
-            inst.layout,
-            self.stride(t, inst.stride, inst.layout, (fragment.rows, fragment.cols)),
-        );
+        let memory = (inst.space, inst.addr, inst.layout, inst.stride);
         let mut registers = [0; 8];
         for (slot, source) in registers.iter_mut().zip(&inst.src) {
             *slot = self.value(t, *source);
         }
+        self.each_element(t, lane, memory, true, |fragment, e, (host, bytes, _)| {
+            // SAFETY: `element` checked the address. Accumulators are never narrower than a byte.
+            unsafe { write(host, bytes, fragment.extract(&registers, e)) };
+        })?;
+        Ok(())
+    }
+
+    /// Gives the place of each element that the lane has of a fragment in memory, as [`Machine::element`] does. Whether there is
+    /// a fragment.
+    fn each_element(
+        &self,
+        t: usize,
+        lane: u32,
+        (space, addr, layout, stride): (Space, Address, Layout, Option<Operand>),
+        is_write: bool,
+        mut each: impl FnMut(&Fragment, u32, (u64, u32, u32)),
+    ) -> Result<bool, Stop> {
+        let frame = self.frame(t);
+        let Some(fragment) = self.plans.fragment(frame.function, frame.pc) else {
+            return Ok(false);
+        };
+        let (space, base) = self.matrix_base(t, space, addr)?;
+        let stride = self.stride(t, stride, layout, (fragment.rows, fragment.cols));
         for (e, (row, col)) in fragment.lane_places(lane).enumerate() {
             let at = ElementAt {
                 fragment,
@@ -167,11 +168,9 @@ impl Machine<'_> {
                 col,
                 space,
             };
-            let (host, bytes, _) = self.element(t, base, at, true)?;
-            // SAFETY: `element` checked the address. Accumulators are never narrower than a byte.
-            unsafe { write(host, bytes, fragment.extract(&registers, e as u32)) };
+            each(fragment, e as u32, self.element(t, base, at, is_write)?);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// `ldmatrix` and `stmatrix`: lanes 8j to 8j+7 give the rows of tile j.

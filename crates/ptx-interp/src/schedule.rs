@@ -9,7 +9,8 @@
 
 use crate::machine::{Flow, Machine, Stop};
 use crate::state::{Status, Thread, WARP};
-use mica_kernel::{FaultKind, stop};
+use mica_kernel::cluster::MOST_BLOCKS;
+use mica_kernel::{Cluster, FaultKind, stop};
 use mica_ptx_ops::warp::lanes;
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
@@ -21,9 +22,11 @@ const RUN: u32 = 256;
 
 impl Machine<'_> {
     /// Runs the block to its end.
-    pub(crate) fn run(&mut self) -> Result<(), Stop> {
-        for t in 0..self.state.threads.len() {
-            self.enter_kernel(t)?;
+    pub(crate) fn run(&mut self, resumes: bool) -> Result<(), Stop> {
+        if !resumes {
+            for t in 0..self.state.threads.len() {
+                self.enter_kernel(t)?;
+            }
         }
         let warps = self.state.threads.len().div_ceil(WARP);
         loop {
@@ -40,10 +43,16 @@ impl Machine<'_> {
             {
                 return Ok(());
             }
+            self.poll()?;
+            let rank = self.env.cluster_place.rank as usize % MOST_BLOCKS;
+            // A round is a turn of the block among those of its cluster.
+            let note = |cluster: &mut Cluster| cluster.is_stuck[rank] = !moved;
+            if self.env.with_cluster(note).is_some() {
+                return Err(self.wait_for_cluster(moved));
+            }
             if !moved {
                 return Err(self.deadlock());
             }
-            self.poll()?;
         }
     }
 
@@ -165,6 +174,15 @@ impl Machine<'_> {
             }
             _ => Err(Stop::Cancelled),
         }
+    }
+
+    /// Gives way to other blocks. What would be said if none of them helped is noted already.
+    fn wait_for_cluster(&self, moved: bool) -> Stop {
+        if !moved && let Stop::Fault(fault) = self.deadlock() {
+            // SAFETY: valid while the block runs; no other reference to this field is in use.
+            unsafe { (*self.env.context).fault = fault };
+        }
+        Stop::Waiting
     }
 
     /// Blames the first thread that waits.

@@ -47,18 +47,18 @@ impl Machine<'_> {
             SpecialReg::TotalSmemSize | SpecialReg::AggrSmemSize => shared(),
             SpecialReg::EnvReg(1) => env.grid_workspace >> 32,
             SpecialReg::EnvReg(2) => low(env.grid_workspace),
-            // A cluster is one block.
-            SpecialReg::ClusterId(d) => component(env.ctaid, d),
-            SpecialReg::NClusterId(d) => component(env.grid, d),
-            SpecialReg::ClusterNCtaId(_) | SpecialReg::ClusterNCtaRank => 1,
+            SpecialReg::ClusterId(d) => component(env.cluster_place.cluster, d),
+            SpecialReg::NClusterId(d) => component(env.cluster_place.clusters, d),
+            SpecialReg::ClusterCtaId(d) => component(env.cluster_place.block, d),
+            SpecialReg::ClusterNCtaId(d) => component(env.cluster_place.extent, d),
+            SpecialReg::ClusterCtaRank => u64::from(env.cluster_place.rank),
+            SpecialReg::ClusterNCtaRank => u64::from(env.cluster_place.size),
+            SpecialReg::IsExplicitCluster => u64::from(env.cluster_place.is_explicit),
             SpecialReg::ReservedSmemBegin
             | SpecialReg::ReservedSmemEnd
             | SpecialReg::ReservedSmemCap
             | SpecialReg::ReservedSmem(_) => register.reserved_offset().map_or(0, u64::from),
-            SpecialReg::ClusterCtaId(_)
-            | SpecialReg::ClusterCtaRank
-            | SpecialReg::IsExplicitCluster
-            | SpecialReg::EnvReg(_)
+            SpecialReg::EnvReg(_)
             | SpecialReg::Pm(_)
             | SpecialReg::Pm64(_)
             | SpecialReg::CurrentGraphExec

@@ -4,12 +4,20 @@
 //! signal, the device jumps out of the middle of a block: nothing is lost, because the next block
 //! finds the same state and resets it.
 
+use mica_kernel::cluster::MOST_BLOCKS;
 use mica_kernel::{CodeLocation, Dim3};
 use mica_ptx::ast::FuncId;
 use std::cell::UnsafeCell;
 
 /// Threads of a warp.
 pub(crate) const WARP: usize = 32;
+
+/// Threads of a warpgroup.
+pub(crate) const WARPGROUP: usize = 128;
+/// Barriers that a program can name.
+pub(crate) const NAMED: usize = 16;
+/// The same, and one for each warpgroup.
+pub(crate) const BARRIERS: usize = NAMED + 1024 / WARPGROUP;
 
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +35,7 @@ pub(crate) enum Status {
         predicate: bool,
     },
     /// It waits for the cluster barrier's phase to end.
-    Cluster(u64),
+    Cluster,
     /// It is done.
     Exited,
 }
@@ -82,8 +90,8 @@ pub(crate) struct Thread {
     pub(crate) carry: bool,
     /// Instructions taken.
     pub(crate) steps: u64,
-    /// The cluster barrier's phase when it last arrived there.
-    pub(crate) cluster_phase: u64,
+    /// The phase of the cluster's barrier in which it arrived there last.
+    pub(crate) cluster_arrived: Option<u8>,
 }
 
 /// A named barrier's arrivals that do not wait.
@@ -97,9 +105,9 @@ pub(crate) struct Arrivals {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) threads: Vec<Thread>,
-    pub(crate) barriers: [Arrivals; 16],
-    pub(crate) cluster_arrived: u32,
-    pub(crate) cluster_phase: u64,
+    pub(crate) barriers: [Arrivals; BARRIERS],
+    /// Of a block that is alone: completed phases of the cluster's barrier, modulo 2.
+    pub(crate) cluster_phase: u8,
     /// The thread that is running.
     pub(crate) current: usize,
     /// What it is running.
@@ -112,7 +120,6 @@ impl State {
         let count = usize::try_from(block.count()).unwrap_or(0);
         self.threads.truncate(count);
         self.barriers = Default::default();
-        self.cluster_arrived = 0;
         self.cluster_phase = 0;
         self.current = 0;
         self.location = CodeLocation::default();
@@ -134,7 +141,7 @@ impl State {
                     stack: 0,
                     carry: false,
                     steps: 0,
-                    cluster_phase: 0,
+                    cluster_arrived: None,
                 });
             }
             let thread = &mut self.threads[i];
@@ -147,23 +154,30 @@ impl State {
             thread.stack = 0;
             thread.carry = false;
             thread.steps = 0;
-            thread.cluster_phase = 0;
+            thread.cluster_arrived = None;
         }
     }
 }
 
+/// The states of the blocks of a cluster, which one host thread runs in turns, and which of them ran last.
+type States = (usize, [State; MOST_BLOCKS]);
+
 thread_local! {
-    static CURRENT: UnsafeCell<State> = UnsafeCell::new(State::default());
+    static CURRENT: UnsafeCell<States> = UnsafeCell::default();
 }
 
-/// The state of this host thread.
+/// The state of the block of this host thread that has a place in its cluster.
 ///
 /// # Safety
 /// The caller must not hold another reference from here: one block at a time runs on a thread.
 /// The reference must not be sent to another thread or kept past the thread's end.
-pub(crate) unsafe fn current<'a>() -> &'a mut State {
-    // SAFETY: exclusive by the caller's promise; the place lives as long as the thread.
-    CURRENT.with(|cell| unsafe { &mut *cell.get() })
+pub(crate) unsafe fn current<'a>(rank: u32) -> &'a mut State {
+    CURRENT.with(|cell| {
+        // SAFETY: exclusive by the caller's promise; the place lives as long as the thread.
+        let (last, states) = unsafe { &mut *cell.get() };
+        *last = rank as usize % MOST_BLOCKS;
+        &mut states[*last]
+    })
 }
 
 /// Looks at the state after a block has ended or been jumped out of.
@@ -171,7 +185,8 @@ pub(crate) fn with_current<T>(f: impl FnOnce(&State) -> T) -> Option<T> {
     CURRENT
         .try_with(|cell| {
             // SAFETY: no block runs on this thread now, so no other reference is in use.
-            f(unsafe { &*cell.get() })
+            let (last, states) = unsafe { &*cell.get() };
+            f(&states[*last])
         })
         .ok()
 }

@@ -25,7 +25,8 @@ impl Machine<'_> {
             | Op::Mma(_)
             | Op::WmmaLoad(_)
             | Op::WmmaStore(_)
-            | Op::WmmaMma(_) => Some(u32::MAX),
+            | Op::WmmaMma(_)
+            | Op::Wgmma(_) => Some(u32::MAX),
             // Everything else was refused when the module was checked.
             _ => return Err(self.fault(t, FaultKind::IllegalInstruction)),
         };

@@ -100,8 +100,9 @@ fn what_cannot_run_is_refused_by_name_and_line() {
         message.contains("cudaLaunchDeviceV2") && message.contains("line"),
         "{message}"
     );
-    let cluster =
-        format!("{HEAD}.visible .entry k() .explicitcluster .reqnctapercluster 2, 1, 1 {{ ret; }}");
+    let cluster = format!(
+        "{HEAD}.visible .entry k() .explicitcluster .reqnctapercluster 17, 1, 1 {{ ret; }}"
+    );
     assert!(refusal(&cluster).to_string().contains("cluster"));
     let external = format!("{HEAD}.extern .global .u32 elsewhere;\n.visible .entry k() {{ ret; }}");
     assert!(matches!(refusal(&external), UnsupportedError::Layout(_)));

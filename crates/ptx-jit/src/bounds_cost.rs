@@ -9,7 +9,8 @@ use std::sync::atomic::AtomicU32;
 
 use crate::{CompileError, JitModule, Options};
 
-const KERNELS: &str = include_str!("../examples/bench.ptx");
+/// Kernels that benchmarks run.
+pub const KERNELS: &str = include_str!("../kernels/bench.ptx");
 /// Elements of each array.
 const N: usize = 1 << 22;
 const SIDE: u32 = 2048;
@@ -41,7 +42,7 @@ pub fn bounds_checks(rounds: usize) -> Result<Vec<BoundsCost>, CompileError> {
     unchecked.checks = false;
     let mut rig = Rig::new();
     let mut costs = Vec::new();
-    for kernel in ["vadd", "stencil", "reduce", "nbody", "matmul32"] {
+    for kernel in ["vadd", "stencil", "reduction", "nbody", "matmul"] {
         let (mut unchecked_ns, mut ratios) = (Vec::new(), Vec::new());
         // The first round of each side compiles and warms up.
         for round in 0..=rounds {
@@ -64,6 +65,32 @@ pub fn bounds_checks(rounds: usize) -> Result<Vec<BoundsCost>, CompileError> {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Grid, block and parameters of one of our kernels, over arrays that begin at `base`.
+fn launch_of(kernel: &str, base: u64) -> (Dim3, Dim3, Vec<u8>) {
+    let array = |i: u64| base + i * 4 * N as u64;
+    let (a, b, c) = (array(0), array(1), array(2));
+    let pack = |pointers: &[u64], rest: &[u32]| {
+        let mut p: Vec<u8> = pointers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        p.extend(rest.iter().flat_map(|x| x.to_le_bytes()));
+        p
+    };
+    let d = |x: u32, y: u32| Dim3 { x, y, z: 1 };
+    let row = d(256, 1);
+    match kernel {
+        "vadd" => (d(N as u32 / 256, 1), row, pack(&[a, b, c], &[N as u32])),
+        "stencil" => (d(SIDE / 32, SIDE / 8), d(32, 8), pack(&[a, c], &[SIDE])),
+        "reduction" => (d(64, 1), row, pack(&[a, c], &[N as u32])),
+        "nbody" => {
+            let softening = 0.01f32.to_bits();
+            (d(BODIES / 256, 1), row, pack(&[a, c], &[BODIES, softening]))
+        }
+        _ => {
+            let params = pack(&[a, b, c], &[ORDER]);
+            (d(ORDER / 32, ORDER / 32), d(32, 32), params)
+        }
+    }
 }
 
 /// Memory that kernels run in.
@@ -90,34 +117,7 @@ impl Rig {
     fn run(&mut self, module: &JitModule, kernel: &str) -> Result<f64, CompileError> {
         let base = self.arena.as_mut_ptr() as u64;
         let bytes = 8 * self.arena.len() as u64;
-        let array = |i: u64| base + i * 4 * N as u64;
-        let (a, b, c) = (array(0), array(1), array(2));
-        let pack = |pointers: &[u64], rest: &[u32]| {
-            let mut p: Vec<u8> = pointers.iter().flat_map(|x| x.to_le_bytes()).collect();
-            p.extend(rest.iter().flat_map(|x| x.to_le_bytes()));
-            p
-        };
-        let d = |x: u32, y: u32| Dim3 { x, y, z: 1 };
-        let softening = 0.01f32.to_bits();
-        let (grid, block, mut params) = match kernel {
-            "vadd" => {
-                let params = pack(&[a, b, c], &[N as u32]);
-                (d(N as u32 / 256, 1), d(256, 1), params)
-            }
-            "stencil" => {
-                let params = pack(&[a, c], &[SIDE]);
-                (d(SIDE / 32, SIDE / 8), d(32, 8), params)
-            }
-            "reduce" => (d(64, 1), d(256, 1), pack(&[a, c], &[N as u32])),
-            "nbody" => {
-                let params = pack(&[a, c], &[BODIES, softening]);
-                (d(BODIES / 256, 1), d(256, 1), params)
-            }
-            _ => {
-                let params = pack(&[a, b, c], &[ORDER]);
-                (d(ORDER / 32, ORDER / 32), d(32, 32), params)
-            }
-        };
+        let (grid, block, mut params) = launch_of(kernel, base);
         let found = module.kernels().iter().position(|k| k.name == kernel);
         let index = found.ok_or_else(|| CompileError::Backend(format!("no kernel {kernel}")))?;
         let info = &module.kernels()[index];

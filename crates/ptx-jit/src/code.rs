@@ -5,11 +5,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{Function, UserFuncName};
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
+use cranelift_codegen::{CompiledCode, Context};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use mica_kernel::BlockContext;
 
@@ -73,6 +73,28 @@ fn flags(optimize: bool, quick: bool) -> Result<settings::Flags, CompileError> {
     // Where blocks start: control may come from elsewhere there, and `patch` must know.
     set(&mut flags, "machine_code_cfg_info", "true")?;
     Ok(settings::Flags::new(flags))
+}
+
+/// Refuses code that could not run: with a frame that is too large, or with references to anything outside.
+fn check_compiled(code: &CompiledCode) -> Result<(), CompileError> {
+    // Without a frame's description none is known, and so none is accepted.
+    let frame = code.buffer.frame_layout().map(|f| f.frame_to_fp_offset);
+    if frame.is_none_or(|bytes| bytes > MOST_FRAME) {
+        return Err(CompileError::TooLarge {
+            what: "bytes of stack of the processor's own",
+            count: frame.unwrap_or(u32::MAX) as usize,
+            limit: MOST_FRAME as usize,
+        });
+    }
+    let outside = code.buffer.relocs().iter();
+    let names: Vec<String> = outside.map(|r| format!("{:?}", r.target)).collect();
+    match names.is_empty() {
+        true => Ok(()),
+        false => Err(CompileError::Backend(format!(
+            "the code needs {}",
+            names.join(", ")
+        ))),
+    }
 }
 
 #[cfg(test)]
@@ -151,27 +173,7 @@ impl Code {
             eprintln!("{text}");
         }
         interrupt::poll();
-        // Without a frame's description none is known, and so none is accepted.
-        let frame = code.buffer.frame_layout().map(|f| f.frame_to_fp_offset);
-        if frame.is_none_or(|bytes| bytes > MOST_FRAME) {
-            return Err(CompileError::TooLarge {
-                what: "bytes of stack of the processor's own",
-                count: frame.unwrap_or(u32::MAX) as usize,
-                limit: MOST_FRAME as usize,
-            });
-        }
-        if !code.buffer.relocs().is_empty() {
-            let names: Vec<String> = code
-                .buffer
-                .relocs()
-                .iter()
-                .map(|r| format!("{:?}", r.target))
-                .collect();
-            return Err(CompileError::Backend(format!(
-                "the code needs {}",
-                names.join(", ")
-            )));
-        }
+        check_compiled(code)?;
         let mut locations: Vec<_> = code
             .buffer
             .get_srclocs_sorted()
@@ -279,15 +281,10 @@ mod tests {
         if !patch::supported(&*isa) {
             return;
         }
-        let text = include_str!("../examples/bench.ptx");
+        let text = include_str!("../kernels/bench.ptx");
         let module = mica_ptx::parse(text.as_bytes()).expect("parses");
         let layout = ModuleLayout::new(&module).expect("a layout");
-        for (kernel, lanes) in [
-            ("nbody", 4),
-            ("nbody", 8),
-            ("matmul16", 16),
-            ("matmul32", 16),
-        ] {
+        for (kernel, lanes) in [("nbody", 4), ("nbody", 8), ("matmul", 16), ("stencil", 16)] {
             let (func, _) = module.function(kernel).expect("a kernel");
             let plan = Plan::build(&module, &layout, func).expect("a plan");
             let src = source(&module, &layout, &plan, true, true);
@@ -392,7 +389,7 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn wide_code_is_made_only_where_all_it_needs_is_there() {
-        let text = include_str!("../examples/bench.ptx");
+        let text = include_str!("../kernels/bench.ptx");
         let module = mica_ptx::parse(text.as_bytes()).expect("parses");
         let layout = ModuleLayout::new(&module).expect("a layout");
         let (func, _) = module.function("nbody").expect("a kernel");

@@ -126,6 +126,38 @@ pub(crate) fn region_live(
 /// By block.
 type SavedAt = HashMap<u32, Vec<Reg>>;
 
+/// Registers that a block uses before it writes them, and those that it writes.
+fn used_and_written(
+    unit: &Unit,
+    module: &Module,
+    b: u32,
+    (at_start, at_end): (&SavedAt, &SavedAt),
+) -> (BitSet, BitSet) {
+    let mut used = BitSet::new(unit.regs.len());
+    let mut written = BitSet::new(unit.regs.len());
+    let mut visit = |r: Reg, a: Access| match a {
+        Access::Use if !written.has(r) => used.insert(r),
+        Access::Use => {}
+        Access::Def => written.insert(r),
+    };
+    let block = &unit.blocks[b as usize];
+    for r in at_start.get(&b).into_iter().flatten() {
+        visit(*r, Access::Use);
+    }
+    for s in &block.steps {
+        visit_step(unit, module, block.instance, *s, &mut visit);
+    }
+    visit_term(unit, module, b, &mut visit);
+    // Saved before the results of a sync point are there: not hidden by them.
+    if let Some(saved) = at_end.get(&b) {
+        let defs = term_defs(unit, module, b);
+        for r in saved.iter().filter(|r| !defs.contains(r)) {
+            visit(*r, Access::Use);
+        }
+    }
+    (used, written)
+}
+
 fn solve(
     unit: &Unit,
     module: &Module,
@@ -134,37 +166,10 @@ fn solve(
     stops: &dyn Fn(u32) -> bool,
 ) -> Vec<BitSet> {
     let n = unit.regs.len();
-    let mut gen_: Vec<BitSet> = Vec::new();
-    let mut kill: Vec<BitSet> = Vec::new();
-    for b in 0..unit.blocks.len() as u32 {
-        let mut g = BitSet::new(n);
-        let mut k = BitSet::new(n);
-        {
-            let mut visit = |r: Reg, a: Access| match a {
-                Access::Use if !k.has(r) => g.insert(r),
-                Access::Use => {}
-                Access::Def => k.insert(r),
-            };
-            let block = &unit.blocks[b as usize];
-            for r in at_start.get(&b).into_iter().flatten() {
-                visit(*r, Access::Use);
-            }
-            for s in &block.steps {
-                visit_step(unit, module, block.instance, *s, &mut visit);
-            }
-            visit_term(unit, module, b, &mut visit);
-            // Saved before the results of a sync point are there: not hidden by them.
-            if let Some(saved) = at_end.get(&b) {
-                let defs = term_defs(unit, module, b);
-                for r in saved.iter().filter(|r| !defs.contains(r)) {
-                    visit(*r, Access::Use);
-                }
-            }
-        }
-        gen_.push(g);
-        kill.push(k);
-    }
-    let mut live = gen_.clone();
+    let (used, written): (Vec<_>, Vec<_>) = (0..unit.blocks.len() as u32)
+        .map(|b| used_and_written(unit, module, b, (at_start, at_end)))
+        .unzip();
+    let mut live = used;
     let mut changed = true;
     while changed {
         changed = false;
@@ -178,7 +183,7 @@ fn solve(
                 out.union(&live[s as usize]);
             }
             for r in out.iter() {
-                if !kill[b as usize].has(r) && !live[b as usize].has(r) {
+                if !written[b as usize].has(r) && !live[b as usize].has(r) {
                     live[b as usize].insert(r);
                     changed = true;
                 }

@@ -30,14 +30,24 @@ pub(crate) const NOBODY: u32 = u32::MAX;
 pub(crate) const CONT: i32 = 64;
 /// Most threads in a block.
 pub(crate) const MAX_THREADS: u32 = 1024;
-/// Sixteen named barriers of 16 bytes.
+/// Barriers that a program can name.
+pub(crate) const NAMED: usize = 16;
+/// Threads of a warpgroup.
+pub(crate) const WARPGROUP: u32 = 128;
+/// The same, and one for each warpgroup.
+pub(crate) const BARRIER_COUNT: usize = NAMED + (MAX_THREADS / WARPGROUP) as usize;
+/// Barriers of 16 bytes.
 pub(crate) const BARRIERS: i32 = CONT + 4 * MAX_THREADS as i32;
 /// What the runtime knows of the texture that was sampled last.
-pub(crate) const TEXTURE_ROOM: i32 = BARRIERS + 16 * 16;
+pub(crate) const TEXTURE_ROOM: i32 = BARRIERS + 16 * BARRIER_COUNT as i32;
 /// Bytes of it.
 pub(crate) const TEXTURE_BYTES: usize = 320;
+/// `u8`: completed phases of the barrier of a cluster that is this block, modulo 2.
+pub(crate) const CLUSTER_PHASE: i32 = TEXTURE_ROOM + TEXTURE_BYTES as i32;
+/// `u8` per thread: 1 more than the phase in which it arrived at the cluster's barrier last, 0 before the first time.
+pub(crate) const ARRIVED: i32 = CLUSTER_PHASE + 64;
 /// Frames of warps.
-pub(crate) const FRAMES: i32 = TEXTURE_ROOM + TEXTURE_BYTES as i32;
+pub(crate) const FRAMES: i32 = ARRIVED + MAX_THREADS as i32;
 
 /// A continuation: the group goes on together (stored for its first thread only).
 pub(crate) const COHERENT: u32 = 1 << 31;
@@ -51,6 +61,8 @@ pub(crate) mod status {
     pub(crate) const OK: i64 = 0;
     pub(crate) const FAULT: i64 = 1;
     pub(crate) const CANCEL: i64 = 2;
+    /// Other blocks of the cluster must run first. Only the dispatcher says so.
+    pub(crate) const WAIT: i64 = 3;
 }
 
 /// Addresses of device functions: `FUNCTIONS + 16 * index`. Outside any arena, and the same values

@@ -26,7 +26,7 @@ impl CodeCache for Kept {
 
 /// How many versions of n-body compute with 256 bits, compiled or loaded with this width.
 fn wide_versions(store: &Arc<Kept>, width: Width) -> usize {
-    let text = include_str!("../examples/bench.ptx");
+    let text = include_str!("../kernels/bench.ptx");
     let parsed = Arc::new(mica_ptx::parse(text.as_bytes()).expect("parses"));
 
     let store: Arc<dyn CodeCache> = store.clone();

@@ -352,6 +352,14 @@ fn kernel_info(module: &Module, id: FuncId, function: &Function, calls: &CallGra
             .maxntid
             .or(directives.reqntid)
             .map_or(1024, |d| product(d).clamp(1, 1024)),
+        required_cluster: directives
+            .reqnctapercluster
+            .map(|[x, y, z]| Dim3 {
+                x: x.max(1),
+                y: y.max(1),
+                z: z.max(1),
+            })
+            .unwrap_or_default(),
         params_addressed: takes_parameter_address(module, id, function),
     }
 }

@@ -43,6 +43,7 @@ pub mod nan;
 pub mod provided;
 pub mod support;
 pub mod surface;
+pub mod tensor_map;
 pub mod texture;
 pub mod typed;
 pub mod video;

@@ -5,9 +5,11 @@
 //! list. Does not repeat what the parser itself refuses.
 
 use crate::convert::Numeric;
+use crate::matrix::wgmma::WgmmaPlan;
 use crate::matrix::{MmaPlan, wmma_fragment};
 pub use crate::provided::is_provided;
 use crate::provided::wrong_signature;
+use mica_kernel::cluster::MOST_BLOCKS;
 use mica_ptx::ast::{
     AtomOp, Callee, Geometry, Inst, MatrixTile, Mma, Module, Op, Rounding, ScalarType, Unsupported,
     WmmaMatrix,
@@ -30,7 +32,8 @@ pub fn unsupported(module: &Module) -> Vec<Unsupported> {
             column: 1,
         };
         let cluster = function.directives.reqnctapercluster.unwrap_or([1; 3]);
-        if cluster.iter().any(|&n| n > 1) {
+        let blocks = cluster.iter().map(|&n| u64::from(n.max(1)));
+        if blocks.fold(1, u64::saturating_mul) > MOST_BLOCKS as u64 {
             let [x, y, z] = cluster;
             found.push(note(
                 format!("a cluster of {x} x {y} x {z} blocks"),
@@ -53,9 +56,12 @@ pub fn unsupported(module: &Module) -> Vec<Unsupported> {
 fn refused(module: &Module, inst: &Inst) -> Option<String> {
     match &inst.op {
         Op::Unsupported { opcode } => Some(opcode.clone()),
-        Op::CpAsyncBulkTensor(_) => Some("cp.async.bulk.tensor".into()),
         Op::Mma(m) if MmaPlan::mma(m).is_none() => Some(shape("mma", m)),
         Op::WmmaMma(m) if MmaPlan::wmma(m).is_none() => Some(shape("wmma.mma", m)),
+        Op::Wgmma(m) if WgmmaPlan::of(m).is_none() => Some(format!(
+            "wgmma.mma_async.m{}n{}k{}{}{}{}",
+            m.shape.m, m.shape.n, m.shape.k, m.d_ty, m.a_ty, m.b_ty
+        )),
         Op::WmmaLoad(load) => {
             let fragment = wmma_fragment(load.shape, load.matrix, load.ty);
             fragment
@@ -155,11 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn clusters_are_refused() {
+    fn clusters_of_more_than_sixteen_blocks_are_refused() {
         let text = ".version 8.4\n.target sm_90\n.address_size 64\n\
-                    .visible .entry k() .reqnctapercluster 2, 1, 1 { ret; }";
+                    .visible .entry k() .reqnctapercluster 4, 5, 1 { ret; }";
         let module = mica_ptx::parse(text.as_bytes()).expect("parses");
         let found = unsupported(&module);
-        assert!(found[0].what.contains("cluster of 2 x 1 x 1"), "{found:?}");
+        assert!(found[0].what.contains("cluster of 4 x 5 x 1"), "{found:?}");
     }
 }

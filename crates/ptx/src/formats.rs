@@ -25,7 +25,9 @@ impl Op {
             | Op::Mma(_)
             | Op::WmmaLoad(_)
             | Op::WmmaStore(_)
-            | Op::WmmaMma(_) => true,
+            | Op::WmmaMma(_)
+            | Op::Wgmma(_)
+            | Op::WgmmaWait => true,
             Op::Unsupported { opcode } => matches!(
                 opcode.split('.').next(),
                 Some("mma" | "wmma" | "wgmma" | "tcgen05" | "ldmatrix" | "stmatrix" | "movmatrix")
@@ -76,6 +78,7 @@ impl Op {
                 }
             }
             Op::Mma(mma) | Op::WmmaMma(mma) => all(&[mma.a_ty, mma.b_ty, mma.c_ty, mma.d_ty]),
+            Op::Wgmma(mma) => all(&[mma.a_ty, mma.b_ty, mma.d_ty]),
             Op::WmmaLoad(load) => all(&[load.ty]),
             Op::WmmaStore(store) => all(&[store.ty]),
             Op::Tex(tex) => all(&[tex.dst_ty, tex.coord_ty]),
@@ -141,6 +144,7 @@ impl Op {
             | Op::Mbarrier { .. }
             | Op::MbarrierPendingCount { .. }
             | Op::MovMatrix { .. }
+            | Op::WgmmaWait
             | Op::Txq { .. }
             | Op::Video(_)
             | Op::VideoMad(_)

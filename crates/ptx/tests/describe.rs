@@ -33,7 +33,7 @@ fn listing_names_what_a_launch_needs() {
     setp.eq.u32 %p1, %r1, %r2;
     bar.sync 0;
     { .param .b32 p0; st.param.b32 [p0], %r1; call helper, (p0); }
-    wgmma.fence.sync.aligned;
+    tcgen05.wait::ld.sync.aligned;
     ret;
 }
 ";
@@ -66,7 +66,7 @@ variables
   table (const, 16 bytes)
 
 not supported
-  line 28: wgmma.fence.sync.aligned in kernel
+  line 28: tcgen05.wait::ld.sync.aligned in kernel
 ";
     assert_eq!(describe(text), expected);
 }

@@ -151,12 +151,17 @@ impl Folder {
 
     /// The folder with modules of a client.
     pub fn modules(&self, client: &Fingerprint) -> PathBuf {
-        self.sub("cache").join(hex(&client[..16]))
+        self.sub("cache").join(Self::kept_name(client))
     }
 
     /// The folder with pieces of a client's uploads.
     pub fn uploads(&self, client: &Fingerprint) -> PathBuf {
-        self.sub("uploads").join(hex(&client[..16]))
+        self.sub("uploads").join(Self::kept_name(client))
+    }
+
+    /// What the folders of a client are called.
+    fn kept_name(client: &Fingerprint) -> String {
+        hex(&client[..16])
     }
 
     fn file(&self, kind: &str, name: &str) -> Result<PathBuf, RemoteError> {
@@ -193,7 +198,12 @@ impl Folder {
             if path.extension().is_some_and(|end| end == "json")
                 && let Some(name) = name
             {
-                all.push((name.to_owned(), self.read(&path)?));
+                match self.read(&path) {
+                    Ok(found) => all.push((name.to_owned(), found)),
+                    // Removed since the folder was listed: another client's end is none of this one.
+                    Err(_) if !path.exists() => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         all.sort_by(|a: &(String, T), b| a.0.cmp(&b.0));
@@ -245,16 +255,32 @@ impl Folder {
     /// # Errors
     /// The name is none.
     pub fn remove_client(&self, name: &str) -> Result<bool, RemoteError> {
-        let path = self.file("clients", name)?;
-        let client = self.read::<KnownClient>(&path);
-        let is_removed = std::fs::remove_file(&path).is_ok();
-        if let Some(certificate) = client.ok().and_then(|client| unhex(&client.certificate)) {
-            let client = fingerprint(&certificate);
-            for kept in [self.modules(&client), self.uploads(&client)] {
-                let _ = std::fs::remove_dir_all(kept);
+        let is_removed = std::fs::remove_file(self.file("clients", name)?).is_ok();
+        self.forget_revoked();
+        Ok(is_removed)
+    }
+
+    /// Removes what is kept for clients that are not known any more. A session that goes on while its client is revoked may keep
+    /// something afterwards, so this is done again when it has ended.
+    pub fn forget_revoked(&self) {
+        let kept = ["cache", "uploads"].map(|kind| std::fs::read_dir(self.sub(kind)));
+        let kept = kept.into_iter().flatten().flatten().flatten();
+        // Listed before the clients: a client is known before anything is kept for it.
+        let kept: Vec<PathBuf> = kept.map(|entry| entry.path()).collect();
+        // Without the list of clients nothing is removed.
+        let Ok(clients) = self.clients() else {
+            return;
+        };
+        let known: Vec<String> = (clients.iter())
+            .filter_map(|(_, client)| unhex(&client.certificate))
+            .map(|certificate| Self::kept_name(&fingerprint(&certificate)))
+            .collect();
+        for folder in kept {
+            let name = folder.file_name().and_then(|name| name.to_str());
+            if name.is_none_or(|name| !known.iter().any(|known| known == name)) {
+                let _ = std::fs::remove_dir_all(folder);
             }
         }
-        Ok(is_removed)
     }
 
     /// The client with a certificate, if it was not revoked.

@@ -11,14 +11,23 @@ use crate::handover::SessionId;
 
 /// Bytes of a hello.
 pub const HELLO_BYTES: usize = 32;
-/// The version of the protocol behind TLS, the session protocol's in its upper half: both must agree.
+/// The version of the protocol behind TLS, and the session protocol's in its lower half: both must agree.
 pub const VERSION: u16 = 3 << 8 | mica_session_version();
 
 const MAGIC: &[u8; 8] = b"mica-net";
 const NO_SESSION: SessionId = [0; 16];
 
 const fn mica_session_version() -> u16 {
+    const { assert!(mica_tunnel::SESSION_VERSION < 256) };
     mica_tunnel::SESSION_VERSION as u16
+}
+
+/// What either side says when the other one has another version.
+fn differ(server: u16, client: u16) -> String {
+    let [server, client] = [server, client].map(|v| format!("{}.{}", v >> 8, v & 0xff));
+    format!(
+        "the server speaks network protocol {server}, the client {client}: use one version of Mica on both machines"
+    )
 }
 
 /// What a connection is for.
@@ -85,18 +94,27 @@ fn parse(hello: &[u8; HELLO_BYTES]) -> Option<(u16, u8, SessionId)> {
     is_hello.then_some((version, hello[10], session))
 }
 
+/// Why a client's hello is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// These bytes are no hello, and get no answer.
+    Nonsense,
+    /// Versions differ, which is answered ([`Verdict::Version`]); a sentence for the log.
+    Version(String),
+}
+
 /// What a client's hello asks for.
 ///
 /// # Errors
-/// The verdict to answer; `None` for bytes that are not a hello and get no answer.
-pub fn read_client(hello: &[u8; HELLO_BYTES]) -> Result<Purpose, Option<Verdict>> {
+/// Nothing that is served.
+pub fn read_client(hello: &[u8; HELLO_BYTES]) -> Result<Purpose, Refused> {
     match parse(hello) {
-        None => Err(None),
+        None => Err(Refused::Nonsense),
         Some((VERSION, 1, NO_SESSION)) => Ok(Purpose::Pair),
         Some((VERSION, 2, NO_SESSION)) => Ok(Purpose::Use),
         Some((VERSION, 3, session)) => Ok(Purpose::Resume(session)),
-        Some((VERSION, ..)) => Err(None),
-        Some(_) => Err(Some(Verdict::Version)),
+        Some((VERSION, ..)) => Err(Refused::Nonsense),
+        Some((theirs, ..)) => Err(Refused::Version(differ(VERSION, theirs))),
     }
 }
 
@@ -116,13 +134,7 @@ pub fn shake(stream: &mut (impl Read + Write), purpose: Purpose) -> Result<(), R
             "the server has ended the session".into(),
         )),
         Some((theirs, byte, _)) if byte == Verdict::Version as u8 => {
-            Err(RemoteError::Protocol(format!(
-                "the server speaks network protocol {}.{}, this mica {}.{}: use one version of Mica on both machines",
-                theirs >> 8,
-                theirs & 0xff,
-                VERSION >> 8,
-                VERSION & 0xff
-            )))
+            Err(RemoteError::Protocol(differ(theirs, VERSION)))
         }
         _ => Err(RemoteError::Protocol(
             "what answers there is not a Mica server".into(),
@@ -144,11 +156,68 @@ mod tests {
         for at in 0..HELLO_BYTES {
             let mut wrong = hello;
             wrong[at] ^= 0x80;
-            let expected = match at {
-                8 | 9 => Err(Some(Verdict::Version)),
-                _ => Err(None),
-            };
-            assert_eq!(read_client(&wrong), expected, "byte {at}");
+            let refused = read_client(&wrong).unwrap_err();
+            let is_version = matches!(refused, Refused::Version(_));
+            assert_eq!(is_version, matches!(at, 8 | 9), "byte {at}");
         }
+    }
+
+    /// What a client is answered, and nothing of what it sends.
+    struct Answers(std::io::Cursor<Vec<u8>>);
+
+    impl Read for Answers {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            self.0.read(buffer)
+        }
+    }
+
+    impl Write for Answers {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn told(answer: &[u8]) -> String {
+        let mut answers = Answers(std::io::Cursor::new(answer.to_vec()));
+        match shake(&mut answers, Purpose::Use) {
+            Ok(()) => "go on".into(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn sides_of_different_versions_say_so_on_both_machines() {
+        // An older client and this server: what the server logs.
+        let mut older = client_hello(Purpose::Use);
+        older[8..10].copy_from_slice(&(2_u16 << 8 | 7).to_le_bytes());
+        let Err(Refused::Version(said)) = read_client(&older) else {
+            panic!("it was served");
+        };
+        let own = format!("{}.{}", VERSION >> 8, VERSION & 0xff);
+        let expected = format!("the server speaks network protocol {own}, the client 2.7: ");
+        assert!(said.starts_with(&expected), "{said}");
+        // This client and a newer server.
+        let newer = bytes(4 << 8 | 1, Verdict::Version as u8);
+        let said = told(&newer);
+        let expected = format!("the server speaks network protocol 4.1, the client {own}: ");
+        assert!(said.contains(&expected), "{said}");
+        assert!(said.ends_with("use one version of Mica on both machines"));
+    }
+
+    #[test]
+    fn a_client_says_what_a_server_answered() {
+        assert_eq!(told(&server_hello(Verdict::GoOn)), "go on");
+        assert_eq!(
+            told(&server_hello(Verdict::Busy)),
+            RemoteError::Busy.to_string()
+        );
+        assert!(told(&server_hello(Verdict::Gone)).contains("has ended the session"));
+        assert!(told(&server_hello(Verdict::GoOn)[..31]).contains("no Mica server answers"));
+        assert!(told(&[b'x'; 40]).contains("not a Mica server"));
+        assert!(told(&bytes(VERSION, 9)).contains("not a Mica server"));
     }
 }

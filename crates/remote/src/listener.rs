@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::handover::Sessions;
-use crate::hello::{self, HELLO_BYTES, Purpose, Verdict};
+use crate::hello::{self, HELLO_BYTES, Purpose, Refused, Verdict};
 
 /// How long a peer may take for its 32 bytes.
 const HELLO_WITHIN: Duration = Duration::from_secs(3);
@@ -207,7 +207,7 @@ pub fn run(
 /// Gives a connection that has said hello to its session, or to a new one.
 fn pass_on(
     stream: TcpStream,
-    said: Result<Purpose, &'static str>,
+    said: Result<Purpose, String>,
     sessions: &Sessions,
     serve: &impl Fn(TcpStream, Purpose),
     refused: impl FnOnce(&str),
@@ -220,12 +220,29 @@ fn pass_on(
             }
         }
         Ok(purpose) => serve(stream, purpose),
-        Err(why) => refused(why),
+        Err(why) => refused(&why),
     }
 }
 
 /// Reads a hello and answers it.
-fn greet(mut stream: &TcpStream) -> Result<Purpose, &'static str> {
+fn greet(mut stream: &TcpStream) -> Result<Purpose, String> {
+    match hello::read_client(&read_hello(stream)?) {
+        // Who gets the connection answers.
+        Ok(purpose @ Purpose::Resume(_)) => Ok(purpose),
+        Ok(purpose) => {
+            let sent = stream.write_all(&hello::server_hello(Verdict::GoOn));
+            sent.map(|()| purpose)
+                .map_err(|_| "it closed the connection".into())
+        }
+        Err(Refused::Nonsense) => Err("its first bytes are not the hello of a Mica client".into()),
+        Err(Refused::Version(why)) => {
+            let _ = stream.write_all(&hello::server_hello(Verdict::Version));
+            Err(why)
+        }
+    }
+}
+
+fn read_hello(mut stream: &TcpStream) -> Result<[u8; HELLO_BYTES], &'static str> {
     let began = Instant::now();
     let mut hello = [0; HELLO_BYTES];
     let mut filled = 0;
@@ -241,23 +258,7 @@ fn greet(mut stream: &TcpStream) -> Result<Purpose, &'static str> {
             Err(_) => return Err("it did not say hello in time"),
         }
     }
-    let verdict = match hello::read_client(&hello) {
-        // Who gets the connection answers.
-        Ok(purpose @ Purpose::Resume(_)) => return Ok(purpose),
-        Ok(purpose) => {
-            let answer = hello::server_hello(Verdict::GoOn);
-            let sent = stream.write_all(&answer);
-            return sent
-                .map(|()| purpose)
-                .map_err(|_| "it closed the connection");
-        }
-        Err(verdict) => verdict,
-    };
-    let Some(verdict) = verdict else {
-        return Err("its first bytes are not the hello of a Mica client");
-    };
-    let _ = stream.write_all(&hello::server_hello(verdict));
-    Err("it speaks another version of the protocol")
+    Ok(hello)
 }
 
 #[cfg(test)]

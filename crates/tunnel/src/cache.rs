@@ -56,8 +56,12 @@ impl BlobCache {
         self.make_room(blob.len() as u64);
         let path = self.file(hash);
         let fresh = path.with_extension(format!("{}.new", std::process::id()));
-        fs::write(&fresh, blob)?;
-        fs::rename(&fresh, &path)
+        let kept = fs::write(&fresh, blob).and_then(|()| fs::rename(&fresh, &path));
+        if kept.is_err() {
+            // Where the disk is full a part of it would keep it so.
+            let _ = fs::remove_file(&fresh);
+        }
+        kept
     }
 
     fn make_room(&self, bytes: u64) {
@@ -109,5 +113,16 @@ mod tests {
         fs::write(cache.file(&hash(&two)), vec![9; 4000]).unwrap();
         assert_eq!(cache.get(&hash(&two), 4000), None);
         assert!(!cache.file(&hash(&two)).exists());
+    }
+    #[test]
+    fn what_cannot_be_kept_leaves_no_part_of_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = BlobCache::new(folder.path().to_owned(), 10_000);
+        let blob = vec![1; 4000];
+        let hash = *blake3::hash(&blob).as_bytes();
+        // In place of the file, so that the last step fails.
+        fs::create_dir(cache.file(&hash)).unwrap();
+        cache.put(&hash, &blob);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -171,6 +171,10 @@ impl Resuming {
     /// Sends again what the peer does not have, then lets others send.
     fn replay(&self, fresh: &Arc<dyn Carrier>) {
         let mut outgoing = lock(&self.outgoing);
+        // This connection may have broken before this thread began, and another may carry the stream by now.
+        if !Arc::ptr_eq(fresh, &lock(&self.reading)) {
+            return;
+        }
         let sent = outgoing.kept.parts().try_for_each(|part| fresh.send(part));
         match sent {
             Ok(()) => outgoing.up = Some(Arc::clone(fresh)),
@@ -244,5 +248,44 @@ impl Carrier for Resuming {
     fn acknowledge(&self, received: u64) {
         self.acknowledged.fetch_max(received, Release);
         self.room.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::SocketCarrier;
+
+    struct Nobody;
+
+    impl Reconnect for Nobody {
+        fn again(&self, _: u64, _: &io::Error) -> io::Result<(Arc<dyn Carrier>, u64)> {
+            Err(io::ErrorKind::NotConnected.into())
+        }
+
+        fn give_up(&self) {}
+    }
+
+    /// A connection broke again before the thread that sends the rest over it had begun.
+    #[test]
+    fn a_late_replay_does_not_take_a_broken_connection_for_the_present_one() {
+        let pair = || {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let ours: Arc<dyn Carrier> = Arc::new(SocketCarrier::new(ours));
+            (ours, theirs)
+        };
+        let ((broken, _), (present, mut peer)) = (pair(), pair());
+        let stream = Resuming::new(present, Box::new(Nobody));
+        broken.close();
+        stream.replay(&broken);
+        stream.send(b"hi").unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let mut got = [0; 2];
+        peer.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"hi");
     }
 }

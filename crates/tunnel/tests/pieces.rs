@@ -268,7 +268,7 @@ fn a_hostile_near_end_ends_its_own_session() {
     let b = keeping(folder.path(), 4 << 20);
     let (hash, piece) = ([7; 32], vec![9; PIECE]);
     type Say = fn(&mut Hostile, &[u8], &[u8]);
-    let cases: [(&str, Say); 9] = [
+    let cases: [(&str, Say); 10] = [
         ("of no list", |near, hash, _| near.upload(KNOWN, hash)),
         ("a second question", |near, _, _| {
             near.ask();
@@ -295,6 +295,15 @@ fn a_hostile_near_end_ends_its_own_session() {
             near.upload(KNOWN, hash);
             assert_eq!(near.hear(Kind::PieceWanted), hash);
             near.say(Kind::PieceData, 0, [0; 2], &[], piece);
+        }),
+        ("was not asked for", |near, _, piece| {
+            // What it is asked for, and shorter than a piece.
+            let short = &piece[1..];
+            let hash = *blake3::hash(short).as_bytes();
+            near.ask();
+            near.upload(KNOWN, &hash);
+            assert_eq!(near.hear(Kind::PieceWanted), hash);
+            near.say(Kind::PieceData, 0, [0; 2], &[], short);
         }),
         ("unknown flags", |near, hash, _| {
             near.say(Kind::Record, KNOWN, [0; 2], &[], hash);

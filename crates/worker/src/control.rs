@@ -26,6 +26,59 @@ const IDLE_TICK: Timespec = Timespec {
     tv_nsec: 50_000_000,
 };
 
+/// Carries out the daemon's commands and reports until the worker has nobody to serve: says why.
+fn run(
+    worker: &Arc<Worker>,
+    link: &Arc<HostLink>,
+    idle_exit: Option<Duration>,
+    nvidia: bool,
+) -> &'static str {
+    let mut idle_since = Instant::now();
+    let mut suspended = false;
+    let mut refused = crate::nvidia::RefusedRequests::default();
+    let client = &link.page().client;
+    if !nvidia {
+        let flags = client_flags::GATE_CONTROL | client_flags::METERED;
+        client.flags.fetch_or(flags, Release);
+    }
+    loop {
+        let command = link.page().commands.command.load(Acquire);
+        // On an NVIDIA GPU a thread of its own does: this one may wait for a lock that is held by one that waits
+        // for stopped channels.
+        if !nvidia {
+            obey(worker, link, command, &mut suspended);
+        }
+        report(worker, link);
+        worker.reporter.tell(&worker.recorder, link, false);
+        if nvidia {
+            refused.tell(link);
+        }
+        if !nvidia && worker.vgpu.statistics().sessions > 0 {
+            client.flags.fetch_or(client_flags::CONTEXT, Release);
+        }
+        let mut tick = IDLE_TICK;
+        if worker.close_to_late_endings() {
+            // What they held ends with the process.
+            return "its program has ended";
+        }
+        let has_idled = |limit| idle_since.elapsed() >= limit;
+        if worker.sessions.load(Acquire) > 0 {
+            tick = TICK;
+            idle_since = Instant::now();
+        } else if idle_exit
+            .is_some_and(|limit| worker.had_session.load(Acquire) || has_idled(limit))
+            && worker.close_to_sessions()
+        {
+            return match worker.had_session.load(Acquire) {
+                true => "its program has ended",
+                false => "no program came",
+            };
+        }
+        let word = &link.page().commands.command;
+        let _ = futex::wait(word, futex::Flags::empty(), command, Some(&tick));
+    }
+}
+
 /// Starts the control thread.
 pub(crate) fn start(
     worker: Arc<Worker>,
@@ -35,53 +88,9 @@ pub(crate) fn start(
 ) -> Result<(), WorkerError> {
     let (idle_exit, nvidia) = (config.idle_exit, config.nvidia);
     let run = move || {
-        let mut idle_since = Instant::now();
-        let mut suspended = false;
-        let mut refused = crate::nvidia::RefusedRequests::default();
-        let client = &link.page().client;
-        if !nvidia {
-            let flags = client_flags::GATE_CONTROL | client_flags::METERED;
-            client.flags.fetch_or(flags, Release);
-        }
-        loop {
-            let command = link.page().commands.command.load(Acquire);
-            // On an NVIDIA GPU a thread of its own does: this one may wait for a lock that is held by one that waits
-            // for stopped channels.
-            if !nvidia {
-                obey(&worker, &link, command, &mut suspended);
-            }
-            report(&worker, &link);
-            worker.reporter.tell(&worker.recorder, &link, false);
-            if nvidia {
-                refused.tell(&link);
-            }
-            if !nvidia && worker.vgpu.statistics().sessions > 0 {
-                client.flags.fetch_or(client_flags::CONTEXT, Release);
-            }
-            let mut tick = IDLE_TICK;
-            if worker.close_to_late_endings() {
-                // What they held ends with the process.
-                worker.reporter.tell(&worker.recorder, &link, true);
-                let _ = end.send("its program has ended");
-                return;
-            }
-            if worker.sessions.load(Acquire) > 0 {
-                tick = TICK;
-                idle_since = Instant::now();
-            } else if idle_exit.is_some_and(|limit| {
-                worker.had_session.load(Acquire) || idle_since.elapsed() >= limit
-            }) && worker.close_to_sessions()
-            {
-                worker.reporter.tell(&worker.recorder, &link, true);
-                let _ = end.send(match worker.had_session.load(Acquire) {
-                    true => "its program has ended",
-                    false => "no program came",
-                });
-                return;
-            }
-            let word = &link.page().commands.command;
-            let _ = futex::wait(word, futex::Flags::empty(), command, Some(&tick));
-        }
+        let reason = run(&worker, &link, idle_exit, nvidia);
+        worker.reporter.tell(&worker.recorder, &link, true);
+        let _ = end.send(reason);
     };
     std::thread::Builder::new()
         .name("control".into())

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use mica_backend_software::{Config, ExecutionGate, OutputKind, SoftwareGpu};
+use mica_backend_software::{Capability, Config, ExecutionGate, OutputKind, SoftwareGpu};
 use mica_check::CheckSettings;
 use mica_gpu::Gpu;
 use mica_gpu::profile::{Activity, Recorder};
@@ -41,6 +41,8 @@ pub struct KernelSettings {
     pub seed: Option<u64>,
     /// Threads that run blocks; `None` for the cores of the machine.
     pub cores: Option<usize>,
+    /// What the device reports.
+    pub capability: Capability,
 }
 
 /// Software GPUs that share a gate.
@@ -167,6 +169,7 @@ impl SoftwareDevices {
             coverage,
             seed: kernels.seed,
             workers: kernels.cores,
+            capability: kernels.capability,
             ..Config::default()
         };
         let gpu =

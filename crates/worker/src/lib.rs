@@ -51,6 +51,8 @@ use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::host::message::{DaemonMessage, Role};
 use mica_wire::session::SessionError;
 
+use mica_backend_software::Capability;
+
 pub use confine::{Confinement, confine};
 pub use control::TICK_TIME;
 pub use device::{DeviceSource, KernelSettings, LeaseGate, SharedDevice, SoftwareDevices};
@@ -121,6 +123,7 @@ impl WorkerConfig {
                 coverage: number::<u64>(worker_variables::COVERAGE)? == Some(1),
                 seed: number(worker_variables::SEED)?,
                 cores: number(worker_variables::CORES)?,
+                capability: capability()?,
             },
             swap: number::<u64>(worker_variables::SWAP)? == Some(1),
             guard: number::<u64>(worker_variables::GUARD)? == Some(1),
@@ -138,6 +141,18 @@ fn number<T: std::str::FromStr>(variable: &'static str) -> Result<Option<T>, Wor
             Ok(number) => Ok(Some(number)),
             Err(_) => Err(WorkerError::Number { variable, text }),
         },
+    }
+}
+
+/// What the software GPU says that it is.
+fn capability() -> Result<Capability, WorkerError> {
+    let variable = worker_variables::CAPABILITY;
+    match std::env::var(variable) {
+        Err(_) => Ok(Capability::default()),
+        Ok(text) => {
+            let known = Capability::of_text(text.trim());
+            known.ok_or(WorkerError::Number { variable, text })
+        }
     }
 }
 
@@ -352,19 +367,7 @@ fn obey(
             worker.reporter.tell(&worker.recorder, link, true);
             worker.recorder.set_level(level);
         }
-        DaemonMessage::Compact { request } => {
-            let (worker, link) = (Arc::clone(worker), Arc::clone(link));
-            let compact = swapping.map(swapping::Swapping::compacting);
-            // To unpin memory takes long, and the daemon's next message does not wait for it.
-            let then_answer = move || {
-                compact.iter().for_each(|compact| compact());
-                map::answer(&worker, &link, request);
-            };
-            let thread = std::thread::Builder::new().name("compact".into());
-            if let Err(error) = thread.spawn(then_answer) {
-                tracing::warn!(%error, "memory cannot be compacted");
-            }
-        }
+        DaemonMessage::Compact { request } => compact(worker, link, swapping, request),
         DaemonMessage::Leave { order } => {
             if let Some(swapping) = swapping {
                 swapping.leave(order);
@@ -402,6 +405,26 @@ fn obey(
         | DaemonMessage::Memory { .. }
         | DaemonMessage::Refused { .. }
         | DaemonMessage::Stats { .. } => {}
+    }
+}
+
+/// Gives back memory that is kept for later, then says where the worker's memory is.
+fn compact(
+    worker: &Arc<Worker>,
+    link: &Arc<HostLink>,
+    swapping: Option<&swapping::Swapping>,
+    request: u64,
+) {
+    let (worker, link) = (Arc::clone(worker), Arc::clone(link));
+    let compact = swapping.map(swapping::Swapping::compacting);
+    // To unpin memory takes long, and the daemon's next message does not wait for it.
+    let then_answer = move || {
+        compact.iter().for_each(|compact| compact());
+        map::answer(&worker, &link, request);
+    };
+    let thread = std::thread::Builder::new().name("compact".into());
+    if let Err(error) = thread.spawn(then_answer) {
+        tracing::warn!(%error, "memory cannot be compacted");
     }
 }
 

@@ -22,6 +22,9 @@ use crate::suite;
 /// Longest that the end of a program may take to free what it held, on a busy machine.
 const FREED_WITHIN: Duration = Duration::from_secs(20);
 
+/// How long a machine stands still that loses nothing by it: the host waits for 10 s.
+const MOMENT: Duration = Duration::from_secs(6);
+
 /// Most calls that a program may post every 20 ms before the closed stream is seen, on a busy machine.
 const MOST_POSTED: u32 = 100;
 
@@ -124,6 +127,10 @@ fn check(rows: &mut Rows, mica: &Mica, options: Options, scratch: &Path, way: Wa
         let printed = text(&mut guest.command(&guest.probe, &["1024"]))?;
         ensure!(printed.trim() == "ok", "{printed:?}");
         Ok(format!("gone after {} ms, and back", freed.as_millis()))
+    });
+    rows.check(&format!("{name}: the machine pauses for a moment"), || {
+        let guest = Guest::start(mica, options, &folder("moment")?, way)?;
+        paused_for_a_moment(mica, &guest)
     });
     rows.check(&format!("{name}: the machine pauses"), || {
         let guest = Guest::start(mica, options, &folder("pause")?, way)?;
@@ -243,19 +250,31 @@ fn gone(mica: &Mica, program: &mut Running) -> Result<String> {
 /// A machine that stands still for longer than the host waits: its memory is freed, and its program learns of that when it goes on.
 fn paused(mica: &Mica, guest: &Guest, how: &str) -> Result<(Duration, String)> {
     let (mut program, mut output) = guest.until_gone(how)?;
-    let signal = |number| {
-        signal_group(&program, number);
-        // SAFETY: a process that this one has started.
-        unsafe { libc::kill(guest.agent.0.id() as i32, number) };
-    };
-    signal(libc::SIGSTOP);
+    signal_guest(guest, &program, libc::SIGSTOP);
     let freed = until_empty(mica);
-    signal(libc::SIGCONT);
+    signal_guest(guest, &program, libc::SIGCONT);
     let freed = freed?;
     gone(mica, &mut program)?;
     let mut said = String::new();
     output.read_to_string(&mut said)?;
     Ok((freed, said))
+}
+
+/// A machine that stands still for less time than the host waits: its program goes on.
+fn paused_for_a_moment(mica: &Mica, guest: &Guest) -> Result<String> {
+    let (mut program, _output) = guest.polling()?;
+    signal_guest(guest, &program, libc::SIGSTOP);
+    std::thread::sleep(MOMENT);
+    signal_guest(guest, &program, libc::SIGCONT);
+    // It copies all the time, and ends at the first error.
+    std::thread::sleep(MOMENT / 2);
+    ensure!(program.0.try_wait()?.is_none(), "the program has ended");
+    let shown = mica.json(&["show", vgpu(), "--json"])?;
+    let programs = shown["processes"].as_array().map_or(0, Vec::len);
+    ensure!(programs == 1, "{shown}");
+    signal_group(&program, libc::SIGKILL);
+    until_empty(mica)?;
+    Ok(format!("goes on after {} s", MOMENT.as_secs()))
 }
 
 /// What a program says that was paused amid calls that need no answer: the error comes and stays. In shared memory it is there
@@ -276,6 +295,13 @@ fn posted_calls(said: &str, way: Way) -> Result<String> {
         "{calls} calls succeeded after the pause, not {most}"
     );
     Ok(format!("error 46 after {calls} calls"))
+}
+
+/// Sends a signal to the agent and to a program.
+fn signal_guest(guest: &Guest, program: &Running, number: i32) {
+    signal_group(program, number);
+    // SAFETY: a process that this one has started.
+    unsafe { libc::kill(guest.agent.0.id() as i32, number) };
 }
 
 /// Sends a signal to a program: `timeout` leads a group of its own, in which the program is.

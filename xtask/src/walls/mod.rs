@@ -3,6 +3,7 @@
 //! `cargo xtask walls --only podman`, `--only docker` and `--only containerd` run containers, `--only tls` the network, `--only chaos` kills and cuts. Each check is a row of the table; what cannot be built here is skipped with its
 //! reason.
 
+mod attach;
 mod cable;
 mod chaos;
 mod chaos_guest;

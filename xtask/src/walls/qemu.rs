@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::attach::Printed;
 use super::machines::{Running, vgpu, wait_for};
 use super::mica::Mica;
 use super::podman::text;
@@ -33,11 +34,13 @@ const APPLETS: [&str; 9] = [
 ];
 /// Shared-memory devices of the machine.
 const DEVICES: u32 = 4;
+/// Memory of the machine.
+const MEMORY: &str = "1536M";
 const INIT: &str = "#!/bin/sh
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 for round in 1 2 3; do for m in /mod/*.ko; do insmod $m 2>/dev/null; done; done
 [ -e /dev/vsock ] || echo 'no vsock: a module is missing'
-mica-guest serve &
+AGENT &
 sleep 1
 echo; echo \"shared-memory devices: $(grep -l 0x1110 /sys/bus/pci/devices/*/device | wc -l)\"
 for p in '/bin/probe 1024' /programs/*; do echo; echo \"== $p\"; timeout -s KILL 900 env -i CHILD_PATIENCE=6 $p 2>&1; code=$?; echo; echo \"=> $code\"; done
@@ -91,6 +94,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
             return Ok(());
         }
     };
+    libvirt(rows, options)?;
     rows.check("QEMU guest: CUDA programs in ivshmem", || {
         guest(&parts, options, DEVICES)
     });
@@ -100,20 +104,39 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     Ok(())
 }
 
+/// The devices that `mica vm attach` prints for libvirt.
+fn libvirt(rows: &mut Rows, options: Options) -> Result<()> {
+    const NAME: &str = "the printed devices, in libvirt's schema";
+    let scratch = Scratch::new("libvirt")?;
+    let mica = Mica::new(options, &scratch.0);
+    text(&mut mica.command(&["create", vgpu(), "-m", "64MiB", "-s", "10"]))?;
+    let checked = Printed::read(&mica, MEMORY, DEVICES).and_then(|p| p.check_libvirt(&scratch.0));
+    match checked.transpose() {
+        Some(checked) => rows.check(NAME, || checked),
+        None => rows.skip(
+            NAME,
+            "virt-xml-validate is missing: install libvirt-clients",
+        ),
+    }
+    Ok(())
+}
+
 fn guest(parts: &Parts, options: Options, ivshmem: u32) -> Result<String> {
     let scratch = Scratch::new("qemu")?;
     let at = |name: &str| scratch.0.join(name);
     let programs = chosen(options)?;
-    let image = image(parts, options, &scratch.0, &programs)?;
     let mica = Mica::new(options, &scratch.0);
     text(&mut mica.command(&["create", vgpu(), "-m", "1GiB", "-s", "50"]))?;
+    let printed = Printed::read(&mica, MEMORY, ivshmem)?;
+    let image = image(parts, options, &scratch.0, &programs, &printed.agent)?;
     let _memory = SharedMemory(&mica);
-    let _relay = relay(&mica, &at("vm.vsock_9350"), ivshmem)?;
-    let socket = at("vhost.sock");
-    let _vsock = vsock_device(parts, &socket, &at("vm.vsock"))?;
-    wait_for(&socket)?;
+    let words: Vec<&str> = printed.relay.iter().map(String::as_str).collect();
+    let _relay = beside(&mut mica.command(&words), &scratch.0)?;
+    let _vsock = beside(Command::new(&parts.vsock).args(&printed.vsock), &scratch.0)?;
+    wait_for(&at("vhost.sock"))?;
     wait_for(&at("vm.vsock_9350"))?;
-    let machine = machine(parts, options, &image, &socket, ivshmem);
+    let mut machine = machine(parts, options, &image, &printed);
+    machine.current_dir(&scratch.0);
     let said = watched(machine, programs.len() + 1, options.all)?;
     ensure!(
         said.devices == Some(ivshmem),
@@ -127,61 +150,24 @@ fn guest(parts: &Parts, options: Options, ivshmem: u32) -> Result<String> {
     Ok(format!("{passed} programs, nothing left"))
 }
 
-/// `mica vm serve` for the machine.
-fn relay(mica: &Mica, socket: &Path, ivshmem: u32) -> Result<Running> {
-    let mut relay = mica.command(&["vm", "serve", vgpu(), "--socket"]);
-    relay.arg(socket).stderr(Stdio::null());
-    relay.args([
-        "--ivshmem-size",
-        "256MiB",
-        "--ivshmem",
-        &ivshmem.to_string(),
-    ]);
-    Ok(Running(relay.spawn()?))
+/// Starts a command of the host in a folder, where the names that it was printed with lead.
+fn beside(command: &mut Command, folder: &Path) -> Result<Running> {
+    command.current_dir(folder).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    Ok(Running(command.spawn()?))
 }
 
-/// The machine's vsock device, which is a program: QEMU reaches it at `socket`, and streams of the machine come out at
-/// `streams`.
-fn vsock_device(parts: &Parts, socket: &Path, streams: &Path) -> Result<Running> {
-    let words = format!(
-        "guest-cid=3,socket={},uds-path={}",
-        socket.display(),
-        streams.display()
-    );
-    let mut device = Command::new(&parts.vsock);
-    device
-        .args(["--vm", &words])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    Ok(Running(device.spawn()?))
-}
-
-/// QEMU with an emulated processor, that vsock device, and shared memory.
-fn machine(parts: &Parts, options: Options, image: &Path, vsock: &Path, ivshmem: u32) -> Command {
-    let devices = (0..ivshmem).flat_map(|number| {
-        let file = format!("/dev/shm/mica-{}-{number}", vgpu());
-        [
-            "-object".to_owned(),
-            format!("memory-backend-file,id=mica{number},mem-path={file},size=256M,share=on"),
-            "-device".to_owned(),
-            format!("ivshmem-plain,memdev=mica{number}"),
-        ]
-    });
+/// QEMU with an emulated processor, and with the printed devices.
+fn machine(parts: &Parts, options: Options, image: &Path, printed: &Printed) -> Command {
     let mut machine = Command::new("timeout");
     machine
         .arg(SECONDS[usize::from(options.all)])
         .arg("qemu-system-x86_64")
-        .args(["-accel", "tcg", "-cpu", "max", "-m", "1536"])
-        .args(["-M", "q35,memory-backend=mem0", "-object"])
-        .arg("memory-backend-memfd,id=mem0,size=1536M,share=on")
-        .args([
-            "-chardev",
-            &format!("socket,id=vs0,path={}", vsock.display()),
-        ])
-        .args(["-device", "vhost-user-vsock-pci,chardev=vs0", "-nographic"])
-        .args(["-no-reboot", "-nodefaults", "-serial", "stdio"])
+        .args(["-accel", "tcg", "-cpu", "max", "-m", MEMORY])
+        .args(&printed.machine)
+        .args(["-nographic", "-no-reboot", "-nodefaults"])
+        .args(["-serial", "stdio"])
         .args(["-append", "console=ttyS0 panic=-1 quiet"])
-        .args(devices)
         .arg("-kernel")
         .arg(&parts.kernel)
         .arg("-initrd")
@@ -218,7 +204,13 @@ fn watched(mut machine: Command, programs: usize, is_told: bool) -> Result<Said>
 }
 
 /// The guest's root folder as an image that the kernel unpacks.
-fn image(parts: &Parts, options: Options, scratch: &Path, programs: &[PathBuf]) -> Result<PathBuf> {
+fn image(
+    parts: &Parts,
+    options: Options,
+    scratch: &Path,
+    programs: &[PathBuf],
+    agent: &str,
+) -> Result<PathBuf> {
     let root = root_folders::glibc(scratch, programs)?.path;
     std::fs::create_dir_all(root.join("mod"))?;
     std::fs::copy(root_folders::which("busybox")?, root.join("bin/busybox"))?;
@@ -255,7 +247,7 @@ fn image(parts: &Parts, options: Options, scratch: &Path, programs: &[PathBuf]) 
     root_folders::add_libraries(&built.join("mica-guest"), &root)?;
     root_folders::add_libraries(&built.join("libmica_shim.so"), &root)?;
     let init = root.join("init");
-    std::fs::write(&init, INIT)?;
+    std::fs::write(&init, INIT.replace("AGENT", agent))?;
     std::fs::set_permissions(&init, PermissionsExt::from_mode(0o755))?;
     let image = scratch.join("initrd.gz");
     let script = "cd \"$1\" && find . | cpio -o -H newc --quiet | gzip -1 > \"$2\"";

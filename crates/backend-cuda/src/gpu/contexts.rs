@@ -40,7 +40,7 @@ impl CudaGpu {
             recording: Mutex::default(),
             framed: Mutex::default(),
             submitted: Submitted::default(),
-            row: Mutex::default(),
+            rows: Mutex::default(),
             reference: Mutex::default(),
         });
         // The null handle is the stream that blocking streams are ordered against.
@@ -67,7 +67,7 @@ impl CudaGpu {
         self.events.remove_where(|event| same(&event.context));
         self.modules.remove_where(|module| same(&module.context));
         self.arrays.remove_where(|array| same(&array.context));
-        self.end_row(&context);
+        self.end_rows(&context);
         // What launches of graphs use on the host goes after the context.
         let graphs = self.end_graphs(&context);
         for (_, (host, _)) in std::mem::take(&mut *lock(&context.registered)) {

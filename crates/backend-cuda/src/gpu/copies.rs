@@ -43,25 +43,6 @@ impl CudaGpu {
         }
     }
 
-    /// Has the driver copy a run of pageable bytes to the device in the order of the default stream, and wait as long as it
-    /// thinks is needed; `None` for anything else. Not as long as a wait for the stream: work that the stream was given for
-    /// a kernel that is loaded does not count.
-    pub(super) fn copy_by_driver(&self, id: StreamId, copy: &Copy3d) -> Option<Result<()>> {
-        let copy_now = self.driver.functions.copy_to_device_now?;
-        let stream = self.stream(id).ok()?;
-        let is_run = (copy.height, copy.depth) == (1, 1)
-            && (copy.src_offset, copy.dst_offset) == ((0, 0, 0), (0, 0, 0));
-        let (Place::Device(dst), Place::Host(src), true, 0, false) =
-            (copy.dst, copy.src, is_run, stream.raw, self.is_recording())
-        else {
-            return None;
-        };
-        let checked = self.check_copy(&stream.context, copy);
-        // SAFETY: the span is readable for its length, which was checked.
-        let copied = || unsafe { copy_now(dst.0, src.as_ptr().cast(), copy.width_bytes as usize) };
-        Some(checked.and_then(|()| self.call(&stream.context, "cuMemcpyHtoD", copied)))
-    }
-
     /// A run of bytes between registered host memory and the device, with the host's side as such: the driver need not
     /// be asked what it is, nor take it for device memory.
     fn with_host_side(&self, context: &Context, copy: &Copy3d) -> Copy3d {

@@ -17,8 +17,7 @@ use super::copies::parts;
 use super::{Address, Context, CudaGpu, invalid, lock};
 use crate::driver::{Raw, answer};
 use crate::graph_abi::{
-    AttributeValue, CONDITIONAL, COOPERATIVE, ConditionalNode, GraphFunctions, HostNode,
-    KernelNode, MemsetNode,
+    AttributeValue, CONDITIONAL, COOPERATIVE, ConditionalNode, GraphFunctions, HostNode, MemsetNode,
 };
 
 /// Host functions by the number that the driver passes: one that comes late finds nothing instead of freed memory.
@@ -208,27 +207,13 @@ impl<'a> Builder<'a> {
         attributes: &[LaunchAttribute],
     ) -> Result<Raw> {
         let functions = self.functions;
-        let node = self
-            .gpu
-            .with_kernel(self.context, launch, |function, params| {
-                let node = KernelNode {
-                    function,
-                    grid: launch.grid,
-                    block: launch.block,
-                    dynamic_shared: launch.dynamic_shared,
-                    params,
-                    extra: std::ptr::null_mut(),
-                    unused: [std::ptr::null_mut(); 2],
-                };
-                // SAFETY: each pointer leads to as many bytes as its parameter has; the driver copies them.
-                self.added(
-                    "cuGraphAddKernelNode",
-                    at,
-                    |out, graph, after, count| unsafe {
-                        (functions.add_kernel)(out, graph, after, count, &node)
-                    },
-                )
-            })?;
+        let node = self.gpu.with_node(self.context, launch, |node| {
+            // SAFETY: each pointer leads to as many bytes as its parameter has; the driver copies them.
+            let add = |out, graph, after, count| unsafe {
+                (functions.add_kernel)(out, graph, after, count, node)
+            };
+            self.added("cuGraphAddKernelNode", at, add)
+        })?;
         let set = |id: u32, value: &AttributeValue| {
             // SAFETY: reads one value.
             answer("cuGraphKernelNodeSetAttribute", unsafe {

@@ -382,16 +382,6 @@ impl Gpu for CudaGpu {
         self.range(context, address)
     }
 
-    fn copy_now(&self, stream: StreamId, copy: &Copy3d) -> Result<()> {
-        match self.copy_by_driver(stream, copy) {
-            Some(copied) => self.collected(copied),
-            None => {
-                self.copy(stream, copy)?;
-                self.stream_synchronize(stream)
-            }
-        }
-    }
-
     fn copy(&self, stream: StreamId, copy: &Copy3d) -> Result<()> {
         let subject = || Subject::copy(copy);
         self.recorded(stream, subject, || self.copy_box(stream, copy))

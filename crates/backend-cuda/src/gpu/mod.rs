@@ -100,7 +100,7 @@ struct Context {
     /// Allocations that are mapped frames, by address.
     framed: Mutex<HashMap<u64, Frame>>,
     submitted: Submitted,
-    row: Mutex<RowState>,
+    rows: Mutex<RowState>,
     reference: Reference,
 }
 

@@ -25,6 +25,27 @@ const FEW_PARAMS: usize = 32;
 /// Kernels of a module that are all loaded with it. A library has thousands of them, and a program uses few.
 const FEW_KERNELS: usize = 16;
 
+/// `cuFuncGetParamInfo`.
+type ParameterOf = unsafe extern "C" fn(Raw, usize, *mut usize, *mut usize) -> u32;
+
+/// The parameters of a kernel, by the driver's own account.
+fn parameters(kernel: Raw, parameter: ParameterOf) -> Result<Vec<ParamLayout>> {
+    let mut params = Vec::new();
+    loop {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: writes two numbers; past the last parameter the driver refuses.
+        let code = unsafe { parameter(kernel, params.len(), &mut offset, &mut size) };
+        if code == CuResult::InvalidValue as u32 {
+            return Ok(params);
+        }
+        answer("cuFuncGetParamInfo", code)?;
+        params.push(ParamLayout {
+            offset: offset as u32,
+            size: size as u32,
+        });
+    }
+}
+
 /// A loaded module.
 #[derive(Debug)]
 pub(super) struct Module {
@@ -165,20 +186,7 @@ impl CudaGpu {
             let name = unsafe { CStr::from_ptr(name) }
                 .to_string_lossy()
                 .into_owned();
-            let mut params = Vec::new();
-            loop {
-                let (mut offset, mut size) = (0, 0);
-                // SAFETY: writes two numbers; past the last parameter the driver refuses.
-                let code = unsafe { parameter(raw, params.len(), &mut offset, &mut size) };
-                if code == CuResult::InvalidValue as u32 {
-                    break;
-                }
-                answer("cuFuncGetParamInfo", code)?;
-                params.push(ParamLayout {
-                    offset: offset as u32,
-                    size: size as u32,
-                });
-            }
+            let params = parameters(raw, parameter)?;
             let end = |p: &ParamLayout| p.offset as usize + p.size as usize;
             kernels.push(Kernel {
                 raw: raw as Address,
@@ -194,8 +202,8 @@ impl CudaGpu {
     pub(super) fn unload(&self, id: ModuleId) -> Result<()> {
         let removed = self.modules.remove(id.0);
         let module = removed.ok_or_else(|| stale("module", id.0))?;
-        // It names kernels of the module.
-        self.end_row(&module.context);
+        // They name kernels of the module.
+        self.end_rows(&module.context);
         let _gone = known_ranges::giving_back();
         // SAFETY: loaded by us and out of the table.
         self.call(&module.context, "cuModuleUnload", || unsafe {

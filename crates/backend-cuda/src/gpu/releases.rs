@@ -118,6 +118,11 @@ impl Releases {
         self.collect_alone(&lock(&self.running))
     }
 
+    /// Whether any waits.
+    pub(super) fn any(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
     /// As [`Releases::collect`], unless another thread does.
     pub(super) fn look(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0

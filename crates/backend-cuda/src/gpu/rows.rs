@@ -6,6 +6,10 @@
 //!
 //! What a graph does is what the launches would do: each kernel begins when the one before it has ended. Launches under way
 //! keep the parameters they had. Whatever the driver cannot do so is left to be launched one by one.
+//!
+//! A driver launches one graph only after its launch before has ended, on whatever stream that was. So a graph belongs to one
+//! stream until the stream has nothing to do: launches of another one that waited for it could be those which the first
+//! waits for.
 
 use mica_gpu::{Launch, Result, StreamId};
 
@@ -17,20 +21,37 @@ use crate::graph_abi::{GraphFunctions, KernelNode};
 const ROW: usize = 16;
 /// Rows that could not be launched before no more are tried in a context.
 const MOST_REFUSALS: u32 = 8;
+/// Graphs of a context, each for a stream of its own.
+const MOST_ROWS: usize = 8;
 
-/// A context's graph for launches in a row.
+/// A context's graphs for launches in a row.
 #[derive(Debug, Default)]
 pub(super) struct RowState {
-    row: Option<Row>,
+    rows: Vec<Row>,
     /// How often the driver could not do what was wanted.
     refusals: u32,
+    launches: u64,
 }
 
 #[derive(Debug)]
 struct Row {
+    /// Whose launches may be under way in it.
+    owner: Option<StreamId>,
+    /// Which launch of a row of the context was its last one.
+    used: u64,
     graph: Address,
     exec: Address,
     nodes: [Address; ROW],
+}
+
+/// A graph for the launches of a stream.
+enum Place {
+    /// One that is there.
+    At(usize),
+    /// One that is to be made.
+    New,
+    /// None: all belong to streams that have work.
+    Taken,
 }
 
 type SetKernel = unsafe extern "C" fn(Raw, Raw, *const KernelNode) -> u32;
@@ -60,31 +81,58 @@ impl CudaGpu {
             return false;
         };
         let context = &stream.context;
-        let Ok(mut state) = context.row.try_lock() else {
+        let Ok(mut state) = context.rows.try_lock() else {
             return false;
         };
         if state.refusals >= MOST_REFUSALS || self.enter(context).is_err() {
             return false;
         }
-        let is_ready = match &state.row {
-            Some(row) => self.set_row(row, set, context, launches),
-            None => match self.make_row(functions, context, launches) {
-                Ok(row) => {
-                    state.row = Some(row);
-                    true
-                }
-                Err(_) => false,
-            },
+        let at = match self.place_of(&state, id) {
+            Place::Taken => return false,
+            Place::At(at) => self
+                .set_row(&state.rows[at], set, context, launches)
+                .then_some(at),
+            Place::New => self.make_row(functions, context, launches).ok().map(|row| {
+                state.rows.push(row);
+                state.rows.len() - 1
+            }),
         };
-        let is_started = is_ready
-            && state.row.as_ref().is_some_and(|row| {
-                context.submitted.note_kernel(id);
-                self.launch_row_on(functions, row, &stream)
-            });
+        let is_started = at.is_some_and(|at| {
+            state.launches += 1;
+            (state.rows[at].owner, state.rows[at].used) = (Some(id), state.launches);
+            context.submitted.note_kernel(id);
+            self.launch_row_on(functions, &state.rows[at], &stream)
+        });
         if !is_started {
             state.refusals += 1;
         }
         is_started
+    }
+
+    /// Which graph launches of a stream may use, and wait for no other stream.
+    fn place_of(&self, state: &RowState, stream: StreamId) -> Place {
+        let own = (state.rows.iter()).position(|row| row.owner.is_none_or(|owner| owner == stream));
+        if let Some(at) = own {
+            return Place::At(at);
+        }
+        if state.rows.len() < MOST_ROWS {
+            return Place::New;
+        }
+        let oldest = (state.rows.iter().enumerate()).min_by_key(|(_, row)| row.used);
+        match oldest {
+            Some((at, row)) if row.owner.is_none_or(|owner| self.stream_is_done(owner)) => {
+                Place::At(at)
+            }
+            _ => Place::Taken,
+        }
+    }
+
+    /// Whether all work of a stream of the current context has ended. One that was destroyed may have some.
+    fn stream_is_done(&self, id: StreamId) -> bool {
+        let query = self.driver.functions.stream_query;
+        // SAFETY: the driver's own handle.
+        self.stream(id)
+            .is_ok_and(|stream| unsafe { query(stream.raw as Raw) } == 0)
     }
 
     fn launch_row_on(&self, functions: &GraphFunctions, row: &Row, stream: &Stream) -> bool {
@@ -159,6 +207,8 @@ impl CudaGpu {
             (functions.instantiate)(&mut exec, graph, 0)
         })?;
         Ok(Row {
+            owner: None,
+            used: 0,
             graph: graph as Address,
             exec: exec as Address,
             nodes,
@@ -166,7 +216,7 @@ impl CudaGpu {
     }
 
     /// Calls `then` with a launch as a node of a graph has it.
-    fn with_node<T>(
+    pub(super) fn with_node<T>(
         &self,
         context: &Context,
         launch: &Launch<'_>,
@@ -185,18 +235,30 @@ impl CudaGpu {
         })
     }
 
-    /// Ends a context's row: a module whose kernels it names is about to go. Launches under way are not affected.
-    pub(super) fn end_row(&self, context: &Context) {
-        let mut state = lock(&context.row);
-        let (Some(row), Some((functions, _))) = (state.row.take(), self.row_functions()) else {
+    /// Ends a context's graphs: a module whose kernels they name is about to go. Launches under way are not affected.
+    pub(super) fn end_rows(&self, context: &Context) {
+        let rows = std::mem::take(&mut lock(&context.rows).rows);
+        let Some((functions, _)) = self.row_functions() else {
             return;
         };
-        if self.enter(context).is_ok() {
+        if rows.is_empty() || self.enter(context).is_err() {
+            return;
+        }
+        for row in rows {
             // SAFETY: made by us, and nobody finds them any more.
             unsafe {
                 (functions.exec_destroy)(row.exec as Raw);
                 (functions.destroy)(row.graph as Raw);
             }
         }
+    }
+}
+
+impl Context {
+    /// A stream has gone, and its work has ended: its graph may be another one's.
+    pub(super) fn leave_row(&self, stream: StreamId) {
+        let mut state = lock(&self.rows);
+        let own = (state.rows.iter_mut()).filter(|row| row.owner == Some(stream));
+        own.for_each(|row| row.owner = None);
     }
 }

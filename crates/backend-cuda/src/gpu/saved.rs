@@ -59,7 +59,9 @@ impl Age {
     /// when that was.
     pub(super) fn milliseconds(start: &Self, end: &Self, told: f32) -> f32 {
         let ms = |ns: u64| ns as f64 / 1e6;
-        let (start, end) = (lock(&start.0).before, lock(&end.0).before);
+        // One after the other: both may be the same event.
+        let start = lock(&start.0).before;
+        let end = lock(&end.0).before;
         let earlier =
             |before: Option<Before>| before.map_or(0.0, |b| ms(b.age_ns.saturating_add(b.late_ns)));
         let between = match (start, end) {
@@ -217,8 +219,12 @@ impl CudaGpu {
         self.with_places(|places| places.space())
     }
 
-    /// Whether no stream has work, by the driver's account. A context that has faulted runs nothing.
+    /// Whether no stream has work, by the driver's account, and no stream that was destroyed while it had. A context that has
+    /// faulted runs nothing.
     pub(super) fn has_no_work(&self) -> bool {
+        if self.releases.any() {
+            return false;
+        }
         let streams = self.streams.all();
         streams.into_iter().all(|stream| {
             // SAFETY: the driver's own handle.

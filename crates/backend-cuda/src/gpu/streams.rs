@@ -65,6 +65,9 @@ impl CudaGpu {
         if destroyed_later {
             return Ok(());
         }
+        if !is_busy {
+            stream.context.leave_row(id);
+        }
         // SAFETY: made by us and out of the table.
         self.call(&stream.context, "cuStreamDestroy", || unsafe {
             (self.driver.functions.stream_destroy)(stream.raw as Raw)
@@ -83,6 +86,7 @@ impl CudaGpu {
                     driver.enter(context.raw as Raw);
                     (driver.functions.stream_destroy)(raw as Raw);
                 }
+                context.leave_row(id);
             }
         };
         self.add_release(id, Box::new(destroy), false)

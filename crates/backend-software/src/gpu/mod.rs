@@ -3,8 +3,10 @@
 //! Owns the list of calls and the short ones; what takes more than a few lines is in the module of its kind.
 
 mod events;
+mod launches;
 mod objects;
 mod streams;
+mod tensor_maps;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,10 +14,11 @@ use std::sync::atomic::Ordering;
 
 use mica_cuda_abi::{DeviceAttribute, Limit};
 use mica_gpu::{
-    Aborted, Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr,
-    EventFlags, EventId, Fill2d, FrameCopy, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch,
-    MemoryWindow, ModuleId, ModuleInfo, ModuleOptions, Result, SessionBudget, StreamFlags,
-    StreamId, TextureDescriptor, ValueWait,
+    Aborted, Access, ArrayDescriptor, ArrayId, ClusterQuestion, ContextId, Copy3d,
+    DeviceProperties, DevicePtr, EventFlags, EventId, Fill2d, FrameCopy, FrameId, Gpu, GpuError,
+    HostCallback, HostSpan, Launch, LaunchAttribute, MemoryWindow, ModuleId, ModuleInfo,
+    ModuleOptions, Result, SessionBudget, StreamFlags, StreamId, TensorMap, TensorMapRequest,
+    TextureDescriptor, ValueWait,
 };
 
 use crate::answers;
@@ -298,7 +301,25 @@ impl Gpu for SoftwareGpu {
     }
 
     fn launch(&self, stream: StreamId, launch: &Launch<'_>) -> Result<()> {
-        self.submit_launch(stream, launch)
+        self.submit_launch(stream, launch, None)
+    }
+
+    fn launch_with(
+        &self,
+        stream: StreamId,
+        launch: &Launch<'_>,
+        attributes: &[LaunchAttribute],
+    ) -> Result<()> {
+        self.launch_by_attributes(stream, launch, attributes)
+    }
+
+    fn clusters(&self, question: &ClusterQuestion<'_>) -> Result<u32> {
+        self.clusters_at_once(question)
+    }
+
+    fn tensor_map(&self, context: ContextId, request: &TensorMapRequest) -> Result<TensorMap> {
+        self.healthy(context)?;
+        tensor_maps::encode(request)
     }
 
     fn occupancy(

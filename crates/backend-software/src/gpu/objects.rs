@@ -94,7 +94,7 @@ impl SoftwareGpu {
         if block_threads == 0 {
             return Err(invalid_value("occupancy of empty blocks"));
         }
-        if block_threads > kernel.max_threads || shared > crate::area::SHARED {
+        if block_threads > kernel.max_threads || shared > self.core.shared_limit {
             return Ok(0);
         }
         Ok(attributes::occupancy(

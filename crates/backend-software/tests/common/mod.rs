@@ -236,6 +236,7 @@ impl Compiler for RustCompiler {
             registers: 32,
             required_block: mica_kernel::Dim3::default(),
             max_threads: if *name == "count" { 256 } else { 1024 },
+            required_cluster: mica_kernel::Dim3::default(),
             params_addressed: false,
         });
         let global = GlobalInfo {

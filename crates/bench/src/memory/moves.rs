@@ -84,37 +84,40 @@ fn both(
     Ok(milliseconds(began))
 }
 
+/// Milliseconds of copies of the driver alone and of moves: out, in and both.
+fn round_of_moves(a: &mut Side, b: &mut Side, bytes: u64) -> Result<[f64; 6]> {
+    // While memory is away, its device does nothing else.
+    let began = Instant::now();
+    a.bare_copies(bytes, false)?;
+    let bare_out = milliseconds(began);
+    let began = Instant::now();
+    a.bare_copies(bytes, true)?;
+    let bare_in = milliseconds(began);
+    let bare = both(
+        || a.bare_copies(bytes, false),
+        || b.bare_copies(bytes, true),
+    )?;
+    let began = Instant::now();
+    a.subject.leave()?;
+    let out = milliseconds(began);
+    let began = Instant::now();
+    a.subject.come_back();
+    let back = milliseconds(began);
+    b.subject.leave()?;
+    let exchanged = exchange(a, b, bytes)?;
+    a.subject.come_back();
+    Ok([bare_out, out, bare_in, back, bare, exchanged])
+}
+
 fn moves(scale: &Scale, report: &mut Report) -> Result<()> {
     let (mut a, mut b) = (Side::open(scale)?, Side::open(scale)?);
     let bytes = scale.data_bytes;
     let mut times: [Vec<f64>; 6] = Default::default();
     // The first round touches everything once on all sides.
     for round in 0..=scale.rounds {
-        // While memory is away, its device does nothing else.
-        let began = Instant::now();
-        a.bare_copies(bytes, false)?;
-        let bare_out = milliseconds(began);
-        let began = Instant::now();
-        a.bare_copies(bytes, true)?;
-        let bare_in = milliseconds(began);
-        let bare = both(
-            || a.bare_copies(bytes, false),
-            || b.bare_copies(bytes, true),
-        )?;
-        let began = Instant::now();
-        a.subject.leave()?;
-        let out = milliseconds(began);
-        let began = Instant::now();
-        a.subject.come_back();
-        let back = milliseconds(began);
-        b.subject.leave()?;
-        let exchanged = exchange(&a, &b, bytes)?;
-        a.subject.come_back();
+        let round_times = round_of_moves(&mut a, &mut b, bytes)?;
         if round > 0 {
-            for (all, one) in times
-                .iter_mut()
-                .zip([bare_out, out, bare_in, back, bare, exchanged])
-            {
+            for (all, one) in times.iter_mut().zip(round_times) {
                 all.push(one);
             }
         }

@@ -223,16 +223,14 @@ fn one(name: &str, trace: &Trace, scale: &Scale, report: &mut Report) -> Result<
         goal: format!("≤ {MOST_WASTE} %"),
         reached: Some(waste <= MOST_WASTE),
     });
-    report.add(Line {
-        what: format!(
-            "{name}: the same, mean over {} requests",
-            trace.events.len()
-        ),
-        native: "-".into(),
-        mica: format!("{:.2} %", held.mean_waste),
-        goal: "-".into(),
-        reached: None,
-    });
+    let requests = trace.events.len();
+    report.row(
+        &format!("{name}: the same, mean over {requests} requests"),
+        "-".into(),
+        format!("{:.2} %", held.mean_waste),
+        "-",
+        None,
+    );
     // Of as much memory as PyTorch has at the end.
     let total = trace.end.reserved_bytes.max(held.end_bytes);
     let device_free = total - held.end_bytes;
@@ -248,14 +246,14 @@ fn one(name: &str, trace: &Trace, scale: &Scale, report: &mut Report) -> Result<
         goal: format!("≥ {LEAST_PIECE} %"),
         reached: Some(piece >= LEAST_PIECE),
     });
-    let each = |seconds: f64| 1e6 * seconds / trace.events.len() as f64;
-    report.add(Line {
-        what: format!("{name}: a request"),
-        native: format!("the driver {:.2} µs", each(bare.seconds)),
-        mica: format!("{:.2} µs", each(timed.seconds)),
-        goal: "-".into(),
-        reached: None,
-    });
+    let each = |seconds: f64| 1e6 * seconds / requests as f64;
+    report.row(
+        &format!("{name}: a request"),
+        format!("the driver {:.2} µs", each(bare.seconds)),
+        format!("{:.2} µs", each(timed.seconds)),
+        "-",
+        None,
+    );
     Ok(())
 }
 

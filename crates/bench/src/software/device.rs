@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use mica::{Device, DeviceBuffer, Grid, Kernel, Module, SoftwareOptions, Stream, Vgpu};
+use mica_ptx_jit::bounds_cost::KERNELS;
 
 use super::rival::Run;
 
-const KERNELS: &str = include_str!("../../kernels/bench.ptx");
 // As in bench_common.h.
 const N: usize = 1 << 24;
 const BODIES: u32 = 16384;

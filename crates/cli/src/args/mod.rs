@@ -4,7 +4,7 @@ mod cdi;
 mod program;
 mod region;
 mod remote;
-mod texts;
+pub(crate) mod texts;
 mod values;
 mod vgpu;
 mod vm;
@@ -65,7 +65,7 @@ pub(crate) enum Command {
         after_help = texts::CHECK
     )]
     Check(CheckArgs),
-    /// Which lines of a program's kernels were reached, without a GPU
+    /// Show which lines of a program's kernels were reached, without a GPU
     ///
     /// Runs the program, and all processes that it starts, on a software GPU that records which lines of device code are
     /// reached: source lines of code that was built with -lineinfo, else lines of the PTX text. A line is reached if any copy
@@ -74,7 +74,7 @@ pub(crate) enum Command {
         after_help = texts::COV
     )]
     Cov(CovArgs),
-    /// Which kernels, copies and waits take a program's time
+    /// Show which kernels, copies and waits take a program's time
     ///
     /// Runs the program in an isolated virtual GPU that records every kernel, copy and wait: exact times on the
     /// software GPU, those of the driver's events on an NVIDIA GPU. With --vgpu nothing is started: what runs in
@@ -125,7 +125,7 @@ pub(crate) enum Command {
     Cancel(NameArgs),
     /// Show where the memory of a virtual GPU is, and what cannot leave
     Memory(MemoryArgs),
-    /// Memory that several virtual GPUs share, such as weights
+    /// Manage memory that several virtual GPUs share, such as weights
     #[command(
         subcommand,
         after_help = texts::REGION
@@ -140,21 +140,21 @@ pub(crate) enum Command {
         after_help = texts::TOP
     )]
     Top(TopArgs),
-    /// A picture in nvidia-smi's layout, and its queries for scripts
+    /// Print GPUs in nvidia-smi's layout, or single fields for scripts
     #[command(
         after_help = texts::SMI
     )]
     Smi(SmiArgs),
-    /// Why is a virtual GPU slow? Measures, and says what to change
+    /// Find out why a virtual GPU is slow, and what to change
     Why(WhyArgs),
-    /// What was used by users, virtual GPUs or containers, for a bill
+    /// Print what users, virtual GPUs or containers used, for a bill
     #[command(after_help = "Example: mica report --by user --month --csv")]
     Report(ReportArgs),
     /// Print what happened, newest last; follow with -f
     Events(EventsArgs),
-    /// Is every limit in force? Says how it knows
+    /// Check that every limit is in force; says how it knows
     Doctor(DoctorArgs),
-    /// A tour of what Mica promises, with proof (about 40 seconds)
+    /// Show what Mica promises, with proof (about 40 seconds)
     Demo(JsonArgs),
     /// Give virtual GPUs to containers (Docker, Podman, containerd)
     #[command(
@@ -163,7 +163,7 @@ pub(crate) enum Command {
     Cdi(CdiArgs),
     /// Give a virtual GPU to a virtual machine
     Vm(VmArgs),
-    /// Measure: both sides and their ratio, from one run
+    /// Measure Mica against what is there without it
     Bench(mica_bench::BenchArgs),
     /// Open the web page: who has the GPU, live
     #[command(

@@ -12,8 +12,9 @@ use crate::check::CheckEnvironment;
 
 /// What a virtual GPU should be.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Virtual GPU")]
 pub(crate) struct SpecArgs {
-    /// Most memory it may use, such as 8GiB or 50% of the GPU (default: the share's part of the GPU)
+    /// Most memory that programs may use, such as 8GiB or 50% of the GPU (default: the share's part of the GPU)
     #[arg(short, long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) memory: Option<Memory>,
     /// Guaranteed percent of one GPU's time, such as 30 or 33.3 (default: an even part of what is free, not reserved)
@@ -231,7 +232,10 @@ pub(crate) struct RunArgs {
     /// Cores that kernels run on: multiprocessors of the GPU (software GPU; default: all, or 1 with --seed)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) cores: Option<u32>,
-    #[command(flatten)]
+    /// Compute capability that the GPU reports: with 9.0, libraries take their code for Hopper (software GPU; default: 8.0)
+    #[arg(long, value_name = "X.Y", value_parser = ["8.0", "9.0"])]
+    pub(crate) capability: Option<String>,
+    #[command(flatten, next_help_heading = "Looking into the program")]
     pub(crate) watch: WatchArgs,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]

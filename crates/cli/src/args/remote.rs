@@ -7,6 +7,8 @@ use mica_command::size::{Memory, Share, Size};
 
 /// Less holds too few uploads to be of use.
 const LEAST_DISK_BYTES: u64 = 1 << 20;
+/// A client remembers no more pieces than this has, and each session of the server holds an index of all of them: some 90 MB.
+const MOST_DISK_BYTES: u64 = 256 << 30;
 
 /// `mica serve`.
 #[derive(Debug, Args)]
@@ -34,9 +36,12 @@ fn disk(text: &str) -> Result<u64, String> {
         return Ok(0);
     }
     let Size(bytes) = text.parse()?;
-    match bytes >= LEAST_DISK_BYTES {
-        true => Ok(bytes),
-        false => Err(format!("{text:?} holds nothing: write 0, or 1MiB and more")),
+    match bytes {
+        ..LEAST_DISK_BYTES => Err(format!("{text:?} holds nothing: write 0, or 1MiB and more")),
+        LEAST_DISK_BYTES..=MOST_DISK_BYTES => Ok(bytes),
+        _ => Err(format!(
+            "{text:?} is more than clients can make use of: write at most 256GiB"
+        )),
     }
 }
 

@@ -1,5 +1,25 @@
 //! What stands below the options in the help of a command. Lines are as long as their sentence: they are wrapped when shown.
 
+/// What `mica` alone prints: no more than fits a small terminal.
+pub(crate) const WELCOME: &str = "\
+Mica splits a GPU into virtual GPUs with a memory limit and a compute share
+that hold. Without a GPU, programs run on Mica's software GPU.
+
+  mica run -m 8GiB -s 30 -- python train.py   run a program in a virtual GPU
+
+  mica create team-a -m 8GiB -s 30            make a virtual GPU that stays
+  mica exec team-a -- python train.py         run a program in it
+  mica show team-a                            show all about it
+  mica resize team-a -m 12GiB                 change its limits
+  mica rm team-a                              remove it
+
+  mica ls                                     list virtual GPUs
+  mica top                                    watch them live
+  mica doctor                                 check that every limit is in force
+  mica demo                                   see each promise proven (40 s)
+
+`mica --help` lists all commands, `mica COMMAND --help` explains one.";
+
 pub(super) const MICA: &str = "\
 Sizes are 8GiB, 8G, 8192MiB or 50% of a GPU; shares are percent of one GPU.
 Every listing has --json. Exit codes: 0 done, 1 failed, 2 wrong usage.

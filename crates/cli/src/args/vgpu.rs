@@ -12,7 +12,7 @@ use super::{OutputArg, PriorityArg, SpecArgs};
 /// `mica create`.
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
-    /// Its name
+    /// Name of the virtual GPU
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) spec: SpecArgs,

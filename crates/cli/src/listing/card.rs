@@ -182,7 +182,7 @@ impl Card {
         let uses = vgpu.share_measured_percent;
         self.line("share", &format!("{}, uses {uses:.1} %", share_words(vgpu)));
         if let Some(percent) = short_of_processors(vgpu) {
-            let words = format!("{percent:.0} % of the time; other programs have them else");
+            let words = format!("{percent:.0} % of the time; the rest is other programs' time");
             self.line("processors", &words);
         }
         self.line("sharing", mechanism_words(&vgpu.mechanism));

@@ -38,6 +38,18 @@ use environment::prepare;
 /// How long the daemon's answer to a report of a program is waited for.
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
+/// An option that only the software GPU of this machine knows, if one is given.
+fn for_software(args: &RunArgs) -> Option<&'static str> {
+    let options = [
+        (args.seed.is_some(), "--seed"),
+        (args.cores.is_some(), "--cores"),
+        (args.capability.is_some(), "--capability"),
+    ];
+    options
+        .into_iter()
+        .find_map(|(is_given, name)| is_given.then_some(name))
+}
+
 /// Runs a program in a virtual GPU of its own; returns its exit code.
 pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     if args.watch.leaks && args.watch.check.is_none() {
@@ -53,20 +65,18 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
         if !args.region.is_empty() {
             bail!("a region is memory of this machine's GPU: --region cannot be used with --on");
         }
-        if args.seed.is_some() || args.cores.is_some() {
-            bail!(
-                "--seed and --cores are for the software GPU of this machine: they cannot be used with --on"
-            );
+        if let Some(option) = for_software(args) {
+            bail!("{option} is for the software GPU of this machine: it cannot be used with --on");
         }
         return crate::remote::run::run(args, on);
     }
     let client = control::connect()?;
-    let mut spec = match (args.seed, args.cores) {
-        (None, None) => specification(&args.spec, &client)?,
-        (Some(_), _) => on_software(&args.spec, &client, "--seed")?,
-        (None, Some(_)) => on_software(&args.spec, &client, "--cores")?,
+    let mut spec = match for_software(args) {
+        None => specification(&args.spec, &client)?,
+        Some(option) => on_software(&args.spec, &client, option)?,
     };
     (spec.seed, spec.cores) = (args.seed, args.cores);
+    spec.capability = args.capability.clone();
     spec.name = args.name.clone();
     if args.watch.leaks {
         // A program before the driver itself is not asked what it has freed.

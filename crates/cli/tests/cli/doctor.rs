@@ -161,7 +161,12 @@ fn a_driver_that_is_missing_or_too_old_is_told_of() {
         "/no/such/library",
         &["run", "--gpu", "nvidia", "--", "true"],
     );
-    assert!(asked.err.contains("`mica doctor` may say why"), "{asked:?}");
+    assert!(
+        asked
+            .err
+            .contains("`mica doctor` may say why one is missing"),
+        "{asked:?}"
+    );
     home.ok("daemon --stop");
 
     let refused = with(

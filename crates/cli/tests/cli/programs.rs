@@ -123,7 +123,7 @@ fn one_that_failed_for_want_of_memory_is_explained() {
     let (failing, going_on) = (script("failing.sh", 7), script("going_on.sh", 0));
     let answer = home.mica(&format!("run -m 64MiB --name want -- sh {failing}"));
     assert_eq!(answer.code, 7);
-    let words = "mica: memory was refused, the last time because 64.0 MiB more do not fit: 0 B of 64 MiB are in use";
+    let words = "mica: memory was refused: 64.0 MiB more do not fit: 0 B of 64 MiB are in use";
     assert!(answer.err.starts_with(words), "{answer:?}");
     let answer = home.mica(&format!("run -m 64MiB --name want -- sh {going_on}"));
     assert_eq!((answer.code, answer.err.as_str()), (0, ""));

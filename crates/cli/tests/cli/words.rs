@@ -1,6 +1,6 @@
 //! What people type, and what the words are made into.
 
-use crate::home::Home;
+use crate::home::{Answer, Home};
 
 #[test]
 fn help_names_every_command_and_hides_what_is_not_for_people() {
@@ -55,6 +55,43 @@ fn help_names_every_command_and_hides_what_is_not_for_people() {
 }
 
 #[test]
+fn mica_alone_says_what_to_type_first_on_one_screen() {
+    let home = Home::new();
+    let answer: Answer = home.command(&[]).output().unwrap().into();
+    assert_eq!((answer.code, &*answer.out), (2, ""), "{answer:?}");
+    let first = answer.err;
+    assert!(
+        first.contains("mica run -m 8GiB -s 30 -- python train.py"),
+        "{first}"
+    );
+    assert!(
+        first.contains("`mica --help` lists all commands"),
+        "{first}"
+    );
+    assert!(first.lines().count() < 24, "{first}");
+    let widest = first.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(80), "{first}");
+    assert!(!home.path().join("run").exists(), "it starts no daemon");
+}
+
+#[test]
+fn a_program_or_an_option_in_the_place_of_a_command_is_answered_with_mica_run() {
+    let home = Home::new();
+    let program = home.fails(2, "./program");
+    assert!(
+        program.contains("`mica run -- ./program` runs"),
+        "{program}"
+    );
+    let on_path = home.fails(2, "env");
+    assert!(on_path.contains("`mica run -- env` runs"), "{on_path}");
+    let option = home.fails(2, "-m 8");
+    assert!(
+        option.contains("options follow a command: mica run -m 8GiB -- ./program"),
+        "{option}"
+    );
+}
+
+#[test]
 fn wrong_words_are_usage_errors_that_say_what_to_write() {
     let home = Home::new();
     assert!(home.fails(2, "ls --jsn").contains("'--json'"));
@@ -98,6 +135,10 @@ fn wrong_words_are_usage_errors_that_say_what_to_write() {
     );
     let unknown = home.fails(2, "vm attach a --persons");
     assert!(!unknown.contains("--version"), "{unknown}");
+    for (size, why) in [("1KiB", "holds nothing"), ("1TiB", "write at most 256GiB")] {
+        let refused = home.fails(2, &format!("serve --keep-uploads {size}"));
+        assert!(refused.contains(why), "{refused}");
+    }
     for (address, why) in [
         ("nonsense:port", "its port is not a number"),
         (":9731", "it has no host"),

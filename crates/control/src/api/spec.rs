@@ -130,6 +130,9 @@ pub struct VgpuSpec {
     /// Cores that kernels run on, 1 to 1024. Absent: all of the machine, or 1 with `seed`. Software GPU only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
+    /// Compute capability that the GPU reports: `8.0` or `9.0`. Absent: 8.0. Software GPU only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capability: Option<String>,
     /// Free text shown in listings (the command line, for `mica run`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -160,6 +163,7 @@ impl Default for VgpuSpec {
             coverage: false,
             seed: None,
             cores: None,
+            capability: None,
             note: None,
         }
     }

@@ -239,6 +239,7 @@ pub(super) const POSTED: &[&str] = &[
     "cuMemcpyHtoAAsync_v2",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyPeerAsync",
+    "cuMemcpyWithAttributesAsync",
     "cuMemsetD16Async",
     "cuMemsetD16_v2",
     "cuMemsetD2D16Async",

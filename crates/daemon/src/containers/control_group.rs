@@ -4,14 +4,19 @@
 //! hexadecimal digits: `docker/ID`, `docker-ID.scope`, `libpod-ID`, `cri-containerd-ID.scope`, `crio-ID.scope`. A container may make
 //! groups below its own, also with such names, so the first id of a path counts. Ids that are part of the daemon's own path
 //! belong to the container that the daemon itself runs in.
+//!
+//! Ids can be read by everybody, and a user with control groups of its own can give one of them any name. So a container is its
+//! group's whole path: only who may make groups beside it can be in it.
 
 use std::sync::OnceLock;
 
 const ID_DIGITS: usize = 64;
 
-/// An id, and the engine that the name of its control group tells.
+/// A container's control group, the id in its name, and the engine that the name tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
+    /// Its path, from the root of the hierarchy on.
+    pub(crate) group: String,
     pub(crate) id: String,
     /// `docker`, `podman`, `containerd`, `cri-o`, `lxc` or empty.
     pub(crate) engine: &'static str,
@@ -33,28 +38,28 @@ pub(crate) fn container_in(text: &str, own: &str) -> Option<Found> {
     // `hierarchy:controllers:path`, of which only the last has slashes.
     let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.find_map(|path| {
-        let names = path.split('/');
-        let above = std::iter::once("").chain(names.clone());
-        let mut ids = above
-            .zip(names)
-            .filter_map(|(above, name)| lxc(name).or_else(|| of_name(above, name)));
-        ids.find(|found| !own.contains(&found.id))
+        let mut above = "";
+        let mut end = 0;
+        path.split('/').find_map(|name| {
+            let found = lxc(name).or_else(|| of_name(above, name));
+            (above, end) = (name, end + name.len() + 1);
+            let (id, engine) = found.filter(|(id, _)| !own.contains(id))?;
+            let group = path[..end - 1].to_owned();
+            Some(Found { group, id, engine })
+        })
     })
 }
 
 /// The container of a control group of LXC, which has the container's name instead of an id.
-fn lxc(group: &str) -> Option<Found> {
+fn lxc(group: &str) -> Option<(String, &'static str)> {
     let name = group.strip_prefix("lxc.payload.")?;
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_name = !name.is_empty() && name.chars().all(good);
-    is_name.then(|| Found {
-        id: name.into(),
-        engine: "lxc",
-    })
+    is_name.then(|| (name.into(), "lxc"))
 }
 
-/// The id in the name of one control group, with the name of the group above it.
-fn of_name(above: &str, name: &str) -> Option<Found> {
+/// The id and the engine in the name of one control group, with the name of the group above it.
+fn of_name(above: &str, name: &str) -> Option<(String, &'static str)> {
     let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
     let name = name.strip_suffix(".scope").unwrap_or(name);
     let (prefix, id) = match name.rsplit_once(['-', ':']) {
@@ -73,7 +78,7 @@ fn of_name(above: &str, name: &str) -> Option<Found> {
     };
     let id = id.to_owned();
     // `libpod-conmon-ID` is the group of the container's monitor, which is outside.
-    (!prefix.ends_with("conmon")).then_some(Found { id, engine })
+    (!prefix.ends_with("conmon")).then_some((id, engine))
 }
 
 #[cfg(test)]
@@ -113,16 +118,26 @@ mod tests {
                 "containerd",
             ),
         ] {
-            let found = container_in(&format!("0::{path}\n"), "0::/\n");
-            assert_eq!(
-                found,
-                Some(Found {
-                    id: a.clone(),
-                    engine
-                }),
-                "{path}"
-            );
+            let below = format!("0::{path}/below\n");
+            for text in [format!("0::{path}\n"), below] {
+                let found = container_in(&text, "0::/\n").unwrap();
+                assert_eq!((&found.id, found.engine), (&a, engine), "{path}");
+                let group = path.trim_end_matches("/container");
+                assert_eq!(found.group, group);
+            }
         }
+    }
+
+    #[test]
+    fn a_group_of_the_same_name_elsewhere_is_another_container() {
+        let a = id('a');
+        let [real, forged] = [
+            format!("0::/system.slice/docker-{a}.scope/init\n"),
+            format!("0::/user.slice/user@1001.service/docker-{a}.scope\n"),
+        ]
+        .map(|text| container_in(&text, "0::/\n").unwrap());
+        assert_eq!(real.id, forged.id);
+        assert_ne!(real.group, forged.group);
     }
 
     #[test]

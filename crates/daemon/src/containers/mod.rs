@@ -50,7 +50,7 @@ impl Container {
 pub(crate) fn key_of(pid: u32) -> Option<(String, Option<Found>)> {
     let found = control_group::of_process(pid);
     match &found {
-        Some(found) => Some((found.id.clone(), Some(found.clone()))),
+        Some(found) => Some((found.group.clone(), Some(found.clone()))),
         None => Some((format!("namespace-{}", outermost_below_own(pid)?), None)),
     }
 }
@@ -112,6 +112,71 @@ mod tests {
     use super::*;
     use std::io::BufRead;
     use std::process::{Command, Stdio};
+
+    /// Control groups that are removed when dropped; those who are in them end first.
+    struct Groups(Vec<std::path::PathBuf>, Vec<std::process::Child>);
+
+    impl Groups {
+        /// A process in a new group; `None` where this test may make none.
+        fn start(&mut self, path: &str) -> Option<u32> {
+            let roots = ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup"].map(std::path::Path::new);
+            let root = roots
+                .iter()
+                .find(|root| root.join("cgroup.procs").exists())?;
+            for part in std::path::Path::new(path)
+                .ancestors()
+                .skip(1)
+                .collect::<Vec<_>>()
+                .iter()
+                .rev()
+            {
+                let folder = root.join(part);
+                if !folder.exists() {
+                    std::fs::create_dir(&folder).ok()?;
+                    self.0.push(folder);
+                }
+            }
+            let folder = root.join(path);
+            std::fs::create_dir(&folder).ok()?;
+            self.0.push(folder.clone());
+            let child = Command::new("sleep").arg("100").spawn().ok()?;
+            let pid = child.id();
+            self.1.push(child);
+            std::fs::write(folder.join("cgroup.procs"), pid.to_string()).ok()?;
+            Some(pid)
+        }
+    }
+
+    impl Drop for Groups {
+        fn drop(&mut self) {
+            for child in &mut self.1 {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            for folder in self.0.iter().rev() {
+                let _ = std::fs::remove_dir(folder);
+            }
+        }
+    }
+
+    /// Who knows a container's id and has groups of its own puts an older process into one of that name.
+    #[test]
+    fn a_stranger_with_a_group_of_the_same_name_is_not_the_first_process() {
+        let mut groups = Groups(Vec::new(), Vec::new());
+        let top = format!("mica-test-{}", std::process::id());
+        let id = "5e".repeat(32);
+        let forged = groups.start(&format!("{top}/own/docker-{id}.scope"));
+        let real = groups.start(&format!("{top}/docker/{id}"));
+        let (Some(forged), Some(real)) = (forged, real) else {
+            eprintln!("skipped: no control groups can be made here");
+            return;
+        };
+        let (key, found) = key_of(real).unwrap();
+        let container = look_up(real, &key, found.as_ref());
+        assert_eq!(container.info.id, id);
+        assert_eq!(container.first.as_ref().map(|first| first.pid), Some(real));
+        assert_ne!(key_of(forged).unwrap().0, key);
+    }
 
     #[test]
     fn a_namespace_without_an_engine_is_known_by_its_number_and_first_process() {

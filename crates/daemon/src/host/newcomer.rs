@@ -20,7 +20,7 @@ use crate::daemon::Daemon;
 use crate::enforce::without_mechanism;
 use crate::gpu_thread::Change;
 use crate::journal::Entry;
-use crate::registry::{Client, Registry, WorkerSlot};
+use crate::registry::{Client, Registry, Vgpu, WorkerSlot};
 use crate::tenant::Governed;
 use crate::view::process_name;
 use crate::watched::Watched;
@@ -51,6 +51,16 @@ struct EarlierGrants {
     belongs_to: Option<u32>,
 }
 
+impl EarlierGrants {
+    fn of(vgpu: &mut Vgpu, entry: &Entry) -> Self {
+        Self {
+            belongs_to: vgpu.ledger.belongs_to_another(entry),
+            host_bytes: vgpu.host_ledger.returned(entry),
+            device_bytes: vgpu.ledger.returned(entry),
+        }
+    }
+}
+
 /// A client that is in the tables, and what is left to do without their lock.
 pub(super) struct Entered<'a> {
     newcomer: Newcomer<'a>,
@@ -64,7 +74,6 @@ impl<'a> Newcomer<'a> {
         kept_page: Option<OwnedFd>,
         registry: &mut Registry,
     ) -> Result<Self, Rejection> {
-        let resumed = hello.resumes;
         let page = page_of(kept_page)?;
         if hello.role() != Role::Monitor
             && !place.allow_degraded
@@ -86,20 +95,12 @@ impl<'a> Newcomer<'a> {
             account: Account::Device,
         };
         let vgpu = (registry.vgpus.get_mut(&place.name)).ok_or_else(|| gone(&place.name))?;
-        let serves = match hello.role() {
-            Role::Worker => {
-                let before = vgpu.served_before.remove(&(hello.pid, start));
-                place.program.or(before)
-            }
-            Role::Direct | Role::Program | Role::Monitor => None,
-        };
+        let is_worker = hello.role() == Role::Worker;
+        let before = is_worker.then(|| vgpu.served_before.remove(&(hello.pid, start)));
+        let serves = before.and_then(|before| place.program.or(before));
         let is_probe = vgpu.is_probe(serves.unwrap_or((hello.pid, start)));
-        let earlier = match resumed {
-            true => EarlierGrants {
-                belongs_to: vgpu.ledger.belongs_to_another(&entry),
-                host_bytes: vgpu.host_ledger.returned(&entry),
-                device_bytes: vgpu.ledger.returned(&entry),
-            },
+        let earlier = match hello.resumes {
+            true => EarlierGrants::of(vgpu, &entry),
             false => EarlierGrants::default(),
         };
         // A client that returns keeps its number, by which the next daemon would know it again.

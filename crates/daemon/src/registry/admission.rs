@@ -228,6 +228,9 @@ pub(super) fn check_spec(spec: &VgpuSpec) -> Result<(), ApiError> {
     if spec.cores.is_some_and(|cores| !(1..=1024).contains(&cores)) {
         return invalid("kernels run on 1 to 1024 cores");
     }
+    if (spec.capability.as_deref()).is_some_and(|text| !["8.0", "9.0"].contains(&text)) {
+        return invalid("the software GPU has compute capability 8.0 or 9.0");
+    }
     if spec.max_streams == Some(0) {
         return invalid("a virtual GPU needs at least one stream");
     }

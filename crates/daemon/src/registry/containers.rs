@@ -170,8 +170,12 @@ impl Registry {
         match self.has(owner_uid, &name) {
             false => name,
             true => {
-                let id: String = container.key.chars().rev().take(12).collect();
-                format!("{name}-{}", id.chars().rev().collect::<String>())
+                let id = match container.info.id.as_str() {
+                    "" => container.key.as_str(),
+                    id => id,
+                };
+                let first = id.chars().count().saturating_sub(12);
+                format!("{name}-{}", id.chars().skip(first).collect::<String>())
             }
         }
     }

@@ -161,20 +161,24 @@ impl Tenant {
     }
 }
 
-/// What to do now: `room_bytes` of the card belong to nobody.
-pub fn plan(rules: &Rules, now_ns: u64, mut room_bytes: u64, tenants: &[Tenant]) -> Vec<Order> {
-    let mut orders = Vec::new();
+/// Who claims room. Who is on its way in goes on; then the most urgent; then whoever waits longest.
+fn claims_in_order(tenants: &[Tenant]) -> Vec<&Tenant> {
     let mut claims: Vec<&Tenant> = tenants.iter().filter(|tenant| tenant.claims()).collect();
-    // Who is on its way in goes on; then the most urgent; then whoever waits longest.
     claims.sort_by_key(|tenant| {
-        let on_its_way = tenant.place == Place::Returning;
         (
-            !on_its_way,
+            tenant.place != Place::Returning,
             u8::MAX - tenant.priority,
             tenant.waits_since_ns,
             tenant.id,
         )
     });
+    claims
+}
+
+/// What to do now: `room_bytes` of the card belong to nobody.
+pub fn plan(rules: &Rules, now_ns: u64, mut room_bytes: u64, tenants: &[Tenant]) -> Vec<Order> {
+    let mut orders = Vec::new();
+    let mut claims = claims_in_order(tenants);
     continue_turns(rules, now_ns, &mut room_bytes, &mut claims, &mut orders);
     // What is on its way out will be room soon.
     let leaving = tenants

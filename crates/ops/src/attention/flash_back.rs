@@ -29,93 +29,11 @@ fn shared_bytes(size: u32) -> u32 {
 }
 
 impl Ops {
-    /// The gradients by a kernel that keeps no matrix of scores, if there is one for these sizes and the forward pass gave
-    /// the log sums that it needs.
-    pub(super) fn flash_backward(
-        &self,
-        sizes: &Sizes,
-        inputs: [&Tensor; 3],
-        attended: &Attended,
-        doutput: &Tensor,
-    ) -> Result<Option<AttentionGradients>> {
-        let Some(kernel @ Flash::Wgmma { .. }) = self.flash_kernel(sizes)? else {
-            return Ok(None);
-        };
-        let shape = [sizes.batch, sizes.heads, sizes.queries];
-        let Some(log_sums) = &attended.log_sums else {
-            return Ok(None);
-        };
-        if log_sums.shape() != shape || log_sums.dtype() != DType::F32 {
-            let message = format!(
-                "log sums of shape {:?} and type {}; they are {shape:?} in f32",
-                log_sums.shape(),
-                log_sums.dtype()
-            );
-            return Err(Error::argument("attention_backward_of", message));
-        }
-        let result = (&attended.output, log_sums);
-        self.flash_gradients(kernel, sizes, inputs, result, doutput)
-            .map(Some)
-    }
-
-    /// The gradients by the kernel for Hopper that goes with one of the forward pass; `result` is that one's output and log sums.
-    pub(super) fn flash_gradients(
-        &self,
-        kernel: Flash,
-        sizes: &Sizes,
-        [q, k, v]: [&Tensor; 3],
-        (output, log_sums): (&Tensor, &Tensor),
-        doutput: &Tensor,
-    ) -> Result<AttentionGradients> {
-        let (q, k) = (self.flash_input(kernel, q)?, self.flash_input(kernel, k)?);
-        let v = self.flash_input(kernel, v)?;
-        let (output, log_sums) = (self.dense(output)?, self.dense(log_sums)?);
-        let dy = self.flash_input(kernel, &self.dense(doutput)?)?;
-        let file = format!("attention_back_wgmma.{}", sizes.dtype);
-
-        let delta = self.flash_delta(&file, sizes, &output, &dy)?;
-        let sums = self.zeros(q.shape(), DType::F32)?;
-        let dk = self.unset(k.shape(), sizes.dtype)?;
-        let dv = self.unset(v.shape(), sizes.dtype)?;
-        let params = Params::new(sizes, [&q, &k, &v], &output).with_log_sums(&log_sums);
-        let gradients = Gradients {
-            delta: delta.address(),
-            dq: sums.address(),
-            dk: dk.address(),
-            dv: dv.address(),
-            k_strides: strides(&dk),
-        };
-        let maps = (
-            ByValue(self.tensor_map(head_boxes(&q, QUERIES).request())?),
-            ByValue(self.tensor_map(head_boxes(&k, KEYS).request())?),
-            ByValue(self.tensor_map(head_boxes(&v, KEYS).request())?),
-            ByValue(self.tensor_map(head_boxes(&dy, QUERIES).request())?),
-        );
-        let size = if sizes.size > 64 { 128 } else { 64 };
-        let blocks = sizes.keys.div_ceil(KEYS as usize) as u32;
-        let blocks = [blocks, sizes.kv_heads as u32, sizes.batch as u32];
-        let grid = Grid::of(blocks, [384, 1, 1]).shared(shared_bytes(size));
-        let function = self.kernels.get(&file, &format!("flash_back_{size}"))?;
-        let (q_map, k_map, v_map, dy_map) = maps;
-        let params = (
-            q_map,
-            k_map,
-            v_map,
-            dy_map,
-            ByValue(params),
-            ByValue(gradients),
-        );
-        self.stream.launch(&function, grid, params)?;
-        let scaled = Expr::input(0) * Expr::scalar(0);
-        let dq = self.map(&scaled, &[&sums], &[sizes.scale], sizes.dtype)?;
-        Ok(AttentionGradients { dq, dk, dv })
-    }
-
-    /// For each row the sum of the products of the output and its gradient.
+    /// The sum of output times gradient for each row.
     fn flash_delta(
         &self,
-        file: &str,
         sizes: &Sizes,
+        file: &str,
         output: &Tensor,
         dy: &Tensor,
     ) -> Result<Tensor> {
@@ -134,5 +52,66 @@ impl Ops {
         let function = self.kernels.get(file, "flash_delta")?;
         self.stream.launch(&function, grid, params)?;
         Ok(delta)
+    }
+
+    /// The gradients by a kernel that keeps no matrix of scores, if there is one for these sizes and the forward pass gave
+    /// the log sums that it needs.
+    pub(super) fn flash_backward(
+        &self,
+        sizes: &Sizes,
+        inputs: [&Tensor; 3],
+        attended: &Attended,
+        doutput: &Tensor,
+    ) -> Result<Option<AttentionGradients>> {
+        let Some(kernel @ Flash::Wgmma { size, .. }) = self.flash_kernel(sizes)? else {
+            return Ok(None);
+        };
+        let shape = [sizes.batch, sizes.heads, sizes.queries];
+        let Some(log_sums) = &attended.log_sums else {
+            return Ok(None);
+        };
+        if log_sums.shape() != shape || log_sums.dtype() != DType::F32 {
+            let message = format!(
+                "log sums of shape {:?} and type {}; they are {shape:?} in f32",
+                log_sums.shape(),
+                log_sums.dtype()
+            );
+            return Err(Error::argument("attention_backward_of", message));
+        }
+        let [q, k, v] = inputs;
+        let (q, k) = (self.flash_input(kernel, q)?, self.flash_input(kernel, k)?);
+        let v = self.flash_input(kernel, v)?;
+        let (output, log_sums) = (self.dense(&attended.output)?, self.dense(log_sums)?);
+        let dy = self.flash_input(kernel, &self.dense(doutput)?)?;
+        let file = format!("attention_back_wgmma.{}", sizes.dtype);
+
+        let delta = self.flash_delta(sizes, &file, &output, &dy)?;
+        let sums = self.zeros(q.shape(), DType::F32)?;
+        let dk = self.unset(k.shape(), sizes.dtype)?;
+        let dv = self.unset(v.shape(), sizes.dtype)?;
+        let params = Params::new(sizes, [&q, &k, &v], &output).with_log_sums(&log_sums);
+        let gradients = Gradients {
+            delta: delta.address(),
+            dq: sums.address(),
+            dk: dk.address(),
+            dv: dv.address(),
+            k_strides: strides(&dk),
+        };
+        let blocks = sizes.keys.div_ceil(KEYS as usize) as u32;
+        let blocks = [blocks, sizes.kv_heads as u32, sizes.batch as u32];
+        let grid = Grid::of(blocks, [384, 1, 1]).shared(shared_bytes(size));
+        let function = self.kernels.get(&file, &format!("flash_back_{size}"))?;
+        let params = (
+            ByValue(self.tensor_map(head_boxes(&q, QUERIES).request())?),
+            ByValue(self.tensor_map(head_boxes(&k, KEYS).request())?),
+            ByValue(self.tensor_map(head_boxes(&v, KEYS).request())?),
+            ByValue(self.tensor_map(head_boxes(&dy, QUERIES).request())?),
+            ByValue(params),
+            ByValue(gradients),
+        );
+        self.stream.launch(&function, grid, params)?;
+        let scaled = Expr::input(0) * Expr::scalar(0);
+        let dq = self.map(&scaled, &[&sums], &[sizes.scale], sizes.dtype)?;
+        Ok(Some(AttentionGradients { dq, dk, dv }))
     }
 }

@@ -112,6 +112,20 @@ fn mismatch(
     }
 }
 
+/// Refuses options that do not go together.
+fn check_window(spec: &Attention) -> Result<()> {
+    let wrong = if spec.pages.is_some() && spec.starts.is_some() {
+        "sequences have pages or starts, not both"
+    } else if spec.window.is_some() && !spec.causal {
+        "a window is for causal attention only"
+    } else if spec.window == Some(0) {
+        "a window of 0 keys"
+    } else {
+        return Ok(());
+    };
+    Err(Error::argument("attention", wrong))
+}
+
 fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> {
     float("attention", q)?;
     for other in [k, v] {
@@ -131,10 +145,6 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> 
         page_rows = keys;
         keys = check_pages(pages, batch, page_rows)?;
         k_batch = batch;
-        if spec.starts.is_some() {
-            let message = "sequences have pages or starts, not both";
-            return Err(Error::argument("attention", message));
-        }
     }
     if k.shape() != v.shape() {
         return Err(mismatch(
@@ -150,20 +160,10 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> 
             "[batch, heads, rows, size] with equal batch and size, and heads a multiple of the keys' heads",
         ));
     }
-    if spec.window.is_some() && !spec.causal {
-        return Err(Error::argument(
-            "attention",
-            "a window is for causal attention only",
-        ));
-    }
-    if spec.window == Some(0) {
-        return Err(Error::argument("attention", "a window of 0 keys"));
-    }
+    check_window(spec)?;
     let most = 1 << 30;
-    if [queries, keys, size, heads, batch]
-        .iter()
-        .any(|n| *n > most)
-    {
+    let axes = [queries, keys, size, heads, batch];
+    if axes.iter().any(|n| *n > most) {
         return Err(mismatch(
             ("the queries", q),
             ("the keys", k),

@@ -72,19 +72,7 @@ impl Builder<'_> {
             bits: ty.bits(),
             signed: true,
         };
-        let fits = |dst: &RegId, bits: u32| self.bits(self.unit.reg(instance, *dst)) == bits;
-        let right = match op {
-            Op::Mov { ty, dst, .. } | Op::IntBin { ty, dst, .. } => fits(dst, ty.bits()),
-            Op::Cvta { dst, bits, .. } => fits(dst, *bits),
-            Op::Cvt { dst_ty, dst, .. } => fits(dst, dst_ty.bits()),
-            Op::Mul { mode, ty, dst, .. } | Op::Mad { mode, ty, dst, .. } => {
-                let twice = u32::from(*mode == MulMode::Wide);
-                fits(dst, ty.bits() << twice)
-            }
-            Op::Ld { ty, dst, .. } => dst.iter().flatten().all(|dst| fits(dst, ty.bits())),
-            _ => false,
-        };
-        if !right {
+        if !self.fills_register(op, instance) {
             return None;
         }
         match op {
@@ -103,30 +91,18 @@ impl Builder<'_> {
                 ..
             } if plain(*ty) && dst.len() == 1 => self.parameter(instance, *ty, addr),
             Op::IntBin {
-                op: op @ (IntBinOp::Add | IntBinOp::Sub),
-                ty,
-                sat: false,
-                a,
-                b,
-                ..
+                op, ty, sat, a, b, ..
             } if plain(*ty) => {
-                let a = self.operand(a, instance, at, sum(ty))?;
-                let b = self.operand(b, instance, at, sum(ty))?;
-                Some(self.node(match op {
-                    IntBinOp::Add => Node::Add(a, b),
-                    _ => Node::Sub(a, b),
-                }))
-            }
-            Op::IntBin {
-                op: IntBinOp::Shl,
-                ty,
-                a,
-                b: Operand::Imm(n),
-                ..
-            } if plain(*ty) && *n < u64::from(ty.bits()) => {
-                let a = self.operand(a, instance, at, sum(ty))?;
-                let by = self.node(Node::Const(1 << n));
-                Some(self.node(Node::Mul(a, by)))
+                let x = |s: &mut Self, o| s.operand(o, instance, at, sum(ty));
+                let node = match (op, b) {
+                    (IntBinOp::Add, _) if !sat => Node::Add(x(self, a)?, x(self, b)?),
+                    (IntBinOp::Sub, _) if !sat => Node::Sub(x(self, a)?, x(self, b)?),
+                    (IntBinOp::Shl, Operand::Imm(n)) if *n < u64::from(ty.bits()) => {
+                        Node::Mul(x(self, a)?, self.node(Node::Const(1 << n)))
+                    }
+                    _ => return None,
+                };
+                Some(self.node(node))
             }
             Op::Mul { mode, ty, a, b, .. } if plain(*ty) => {
                 self.product(*mode, *ty, a, b, instance, at)
@@ -142,14 +118,9 @@ impl Builder<'_> {
                 ..
             } if plain(*ty) && !carry.reads && !carry.writes => {
                 let product = self.product(*mode, *ty, a, b, instance, at)?;
-                let wide = if *mode == MulMode::Wide {
-                    64
-                } else {
-                    ty.bits()
-                };
-                let width = Width {
-                    bits: wide,
-                    signed: true,
+                let width = match mode {
+                    MulMode::Wide => sum(&ScalarType::B64),
+                    _ => sum(ty),
                 };
                 let c = self.operand(c, instance, at, width)?;
                 Some(self.node(Node::Add(product, c)))
@@ -167,12 +138,28 @@ impl Builder<'_> {
                     signed: src_ty.is_signed(),
                 };
                 let id = self.operand(src, instance, at, width)?;
-                if dst_ty.bits() <= src_ty.bits() {
-                    return Some(id);
+                match dst_ty.bits() <= src_ty.bits() {
+                    true => Some(id),
+                    false => Some(self.node(Node::Read(id, width))),
                 }
-                Some(self.node(Node::Read(id, width)))
             }
             _ => None,
+        }
+    }
+
+    /// Whether what the instruction writes has the width of its register.
+    fn fills_register(&self, op: &Op, instance: u32) -> bool {
+        let fits = |dst: &RegId, bits: u32| self.bits(self.unit.reg(instance, *dst)) == bits;
+        match op {
+            Op::Mov { ty, dst, .. } | Op::IntBin { ty, dst, .. } => fits(dst, ty.bits()),
+            Op::Cvta { dst, bits, .. } => fits(dst, *bits),
+            Op::Cvt { dst_ty, dst, .. } => fits(dst, dst_ty.bits()),
+            Op::Mul { mode, ty, dst, .. } | Op::Mad { mode, ty, dst, .. } => {
+                let twice = u32::from(*mode == MulMode::Wide);
+                fits(dst, ty.bits() << twice)
+            }
+            Op::Ld { ty, dst, .. } => dst.iter().flatten().all(|dst| fits(dst, ty.bits())),
+            _ => false,
         }
     }
 

@@ -9,17 +9,8 @@ use crate::uniformity::plain;
 use crate::unit::{BlockId, Place, Reg, Step, Term};
 
 impl Builder<'_> {
-    /// The values of `reg` at `at` when it is written at `before`, before a loop, and at `sum`, in the
-    /// loop, where something is added; and the loop goes on while the sum is less than something else.
-    pub(super) fn counter(&mut self, reg: Reg, before: At, sum: At, at: At) -> Option<Id> {
-        let header = self.loop_of(before.0, sum.0)?;
-        let body = self.graph.loop_body(header);
-        // Read in the loop, and before the sum is made: nothing else is compared with the bound.
-        let early = at == sum || self.precedes(at, sum);
-        if !early || !body.contains(&at.0) || !self.dominators.dominates(header, at.0) {
-            return None;
-        }
-        let step = self.step_of(reg, sum)?;
+    /// The branch that goes on with a loop: its place, its predicate, and with which truth it goes on. `None` if there are several.
+    fn loop_branch(&self, header: BlockId, body: &[BlockId]) -> Option<(At, Reg, bool)> {
         let mut latches = (self.graph.preds[header as usize].iter()).filter(|p| body.contains(p));
         let (latch, None) = (*latches.next()?, latches.next()) else {
             return None;
@@ -42,11 +33,27 @@ impl Builder<'_> {
         else {
             return None;
         };
-        let end = (from, usize::MAX);
-        if then == els || !body.contains(&from) || !self.precedes(sum, end) {
+        if then == els || !body.contains(&from) {
             return None;
         }
-        let truth = (then == to) != negated;
+        Some(((from, usize::MAX), pred, (then == to) != negated))
+    }
+
+    /// The values of `reg` at `at` when it is written at `before`, before a loop, and at `sum`, in the
+    /// loop, where something is added; and the loop goes on while the sum is less than something else.
+    pub(super) fn counter(&mut self, reg: Reg, before: At, sum: At, at: At) -> Option<Id> {
+        let header = self.loop_of(before.0, sum.0)?;
+        let body = self.graph.loop_body(header);
+        // Read in the loop, and before the sum is made: nothing else is compared with the bound.
+        let early = at == sum || self.precedes(at, sum);
+        if !early || !body.contains(&at.0) || !self.dominators.dominates(header, at.0) {
+            return None;
+        }
+        let step = self.step_of(reg, sum)?;
+        let (end, pred, truth) = self.loop_branch(header, &body)?;
+        if !self.precedes(sum, end) {
+            return None;
+        }
         let (compared, op, instance) = self.definition(pred, end)?;
         let Op::Setp {
             cmp,

@@ -19,6 +19,7 @@ impl Emit<'_, '_> {
         use ScalarType::*;
         let float = matches!(a.ty, F32 | F64);
         if a.src.len() != 1
+            || a.space == Space::SharedCluster
             || a.mbar.is_some()
             || !matches!(a.ty, B32 | U32 | S32 | B64 | U64 | S64 | F32 | F64)
             || (float && a.op != AtomOp::Add && a.op != AtomOp::Exch)
@@ -62,7 +63,7 @@ impl Emit<'_, '_> {
     }
 
     fn atomic_one(&mut self, a: &Atom, p: Value, v: Value, new: Option<Value>) -> Value {
-        if matches!(a.space, Space::Shared | Space::SharedCluster) {
+        if a.space == Space::Shared {
             return self.update(a, p, v, new);
         }
         let signed = a.ty.is_signed();

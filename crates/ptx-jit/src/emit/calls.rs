@@ -409,16 +409,11 @@ impl Emit<'_, '_> {
         self.b.ins().jump(block, &[]);
     }
 
-    /// Where every return goes: back to the caller named in the frame.
-    pub(crate) fn returns(&mut self) -> Result<(), CompileError> {
-        let Some(block) = self.ret_block else {
-            return Ok(());
-        };
-        self.b.switch_to_block(block);
+    /// The number of the caller's block and the link to its frame, as the frame names them. To `bad` if they cannot be right.
+    fn checked_link(&mut self, bad: Block) -> (Value, Link) {
         let sp = self.b.use_var(self.callee_sp);
         let base = self.local_base(0);
         // The program can overwrite its own stack: nothing here may be believed.
-        let bad = self.cold();
         let linked = self.b.create_block();
         let link = self.i64(LINK as i64);
         let short = self.b.ins().icmp(IntCC::UnsignedLessThan, sp, link);
@@ -436,6 +431,23 @@ impl Emit<'_, '_> {
         let both = self.b.ins().band(low, near);
         self.b.ins().brif(both, ok, &[], bad, &[]);
         self.b.switch_to_block(ok);
+        let link = Link {
+            base,
+            old,
+            results,
+            stride,
+        };
+        (id, link)
+    }
+
+    /// Where every return goes: back to the caller named in the frame.
+    pub(crate) fn returns(&mut self) -> Result<(), CompileError> {
+        let Some(block) = self.ret_block else {
+            return Ok(());
+        };
+        self.b.switch_to_block(block);
+        let bad = self.cold();
+        let (id, link) = self.checked_link(bad);
         let mut sites = Vec::new();
         for &b in &self.plan.graph.rpo {
             let block = &self.plan.unit.blocks[b as usize];
@@ -462,12 +474,6 @@ impl Emit<'_, '_> {
         let capped = self.b.ins().umin(id, limit);
         let i = self.b.ins().ireduce(types::I32, capped);
         self.b.ins().br_table(i, table);
-        let link = Link {
-            base,
-            old,
-            results,
-            stride,
-        };
         for (stub, next, inst, instance) in stubs {
             self.b.switch_to_block(stub);
             self.instance = instance;

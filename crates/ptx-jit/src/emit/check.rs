@@ -125,30 +125,13 @@ impl Emit<'_, '_> {
 
     fn check_shared(&mut self, vs: &[Value], hull: Hull, ask: Ask) {
         let (align, span) = (hull.align, hull.span());
-        let wide = |e: &mut Self| {
-            let v = V::X(vs.to_vec());
-            (0..e.lanes)
-                .map(|l| {
-                    let x = e.lane(&v, Class::B32, l);
-                    let x = e.b.ins().sextend(types::I64, x);
-                    e.add_imm(x, hull.low)
-                })
-                .collect::<Vec<Value>>()
-        };
         if hull.low < 0 || hull.low % i64::from(align) != 0 {
             // Rare: lane by lane.
-            let lanes: Vec<_> = (0..self.lanes).collect();
-            let v = V::X(vs.to_vec());
-            let lanes: Vec<(Value, usize)> = lanes
-                .into_iter()
-                .map(|l| {
-                    let x = self.lane(&v, Class::B32, l);
-                    (self.b.ins().sextend(types::I64, x), l)
-                })
-                .collect();
+            let lanes: Vec<_> = self.lanes_of(vs, 0).into_iter().zip(0..).collect();
             self.check(Window::Shared, &lanes, hull.low, span, align, 0, ask);
             return;
         }
+        let wide = |e: &mut Self| e.lanes_of(vs, hull.low);
         // One past the largest address that is inside, 0 when none is.
         let limit = self.limit(Window::Shared, span + hull.low as u64, 0);
         let most = self.i64(i64::from(u32::MAX));
@@ -177,9 +160,18 @@ impl Emit<'_, '_> {
         self.b.ins().brif(bad, cold, &[], on, &[]);
         let made = std::mem::take(&mut self.made);
         self.b.switch_to_block(cold);
+        self.check_sums(vs, hull, ask);
+        self.b.ins().jump(on, &[]);
+        self.made = made;
+        self.go_on(on, here);
+    }
+
+    /// Checks the sums of shared addresses and the offset, lane by lane.
+    fn check_sums(&mut self, vs: &[Value], hull: Hull, ask: Ask) {
+        let (align, span) = (hull.align, hull.span());
         let limit = self.limit(Window::Shared, span, 0);
         let mut any = None;
-        for x in wide(self) {
+        for x in self.lanes_of(vs, hull.low) {
             let mut out = (self.b.ins()).icmp(IntCC::UnsignedGreaterThanOrEqual, x, limit);
             if align > 1 {
                 let low = self.i64(i64::from(align - 1));
@@ -191,11 +183,21 @@ impl Emit<'_, '_> {
             any = Some(any.map_or(out, |any| self.b.ins().bor(any, out)));
         }
         if let Some(any) = any {
+            let wide = |e: &mut Self| e.lanes_of(vs, hull.low);
             self.refuse_if(any, Window::Shared, align, span, 0, ask, wide);
         }
-        self.b.ins().jump(on, &[]);
-        self.made = made;
-        self.go_on(on, here);
+    }
+
+    /// Shared addresses plus an offset, as 64 bits for each lane.
+    fn lanes_of(&mut self, vs: &[Value], offset: i64) -> Vec<Value> {
+        let v = V::X(vs.to_vec());
+        (0..self.lanes)
+            .map(|l| {
+                let x = self.lane(&v, Class::B32, l);
+                let x = self.b.ins().sextend(types::I64, x);
+                self.add_imm(x, offset)
+            })
+            .collect()
     }
 
     /// Checks lanes' 64-bit addresses in the arena as vectors. Whether it could.

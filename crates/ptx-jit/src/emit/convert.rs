@@ -357,6 +357,18 @@ impl Emit<'_, '_> {
         Ok(v)
     }
 
+    /// A number of 32 bits, kept within the range of a shorter integer.
+    fn saturate_to(&mut self, n: Value, bits: u32, signed: bool) -> Value {
+        if !signed {
+            let high = self.imm(types::I32, (1 << bits) - 1);
+            return self.b.ins().umin(n, high);
+        }
+        let low = self.imm(types::I32, (-(1i64 << (bits - 1))) as u64);
+        let high = self.imm(types::I32, (1 << (bits - 1)) - 1);
+        let n = self.b.ins().smax(n, low);
+        self.b.ins().smin(n, high)
+    }
+
     fn float_to_int(
         &mut self,
         to: ScalarType,
@@ -373,32 +385,23 @@ impl Emit<'_, '_> {
         let out = self.class_of(dst);
         let wide = self.class_type(out);
         let odd_nan = bits == 64 || from == ScalarType::F64;
-        let scalar = |e: &mut Self, v: &[Value]| {
+        let ity = if bits == 64 { types::I64 } else { types::I32 };
+        let rounded = |e: &mut Self, v: &[Value], ity| {
             let mut x = e.float(v[0]);
             if flush {
                 x = e.flush(x);
             }
             let r = e.integral(x, round);
-            let ity = if bits == 64 { types::I64 } else { types::I32 };
-            let mut n = if signed {
-                e.b.ins().fcvt_to_sint_sat(ity, r)
-            } else {
-                e.b.ins().fcvt_to_uint_sat(ity, r)
+            let n = match signed {
+                true => e.b.ins().fcvt_to_sint_sat(ity, r),
+                false => e.b.ins().fcvt_to_uint_sat(ity, r),
             };
+            (x, n)
+        };
+        let scalar = |e: &mut Self, v: &[Value]| {
+            let (x, mut n) = rounded(e, v, ity);
             if bits < 32 {
-                let (lo, hi) = if signed {
-                    (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1)
-                } else {
-                    (0, (1i64 << bits) - 1)
-                };
-                let hi = e.imm(ity, hi as u64);
-                if signed {
-                    let lo = e.imm(ity, lo as u64);
-                    n = e.b.ins().smax(n, lo);
-                    n = e.b.ins().smin(n, hi);
-                } else {
-                    n = e.b.ins().umin(n, hi);
-                }
+                n = e.saturate_to(n, bits, signed);
             }
             if odd_nan {
                 let is_nan = e.b.ins().fcmp(FloatCC::Unordered, x, x);
@@ -407,18 +410,7 @@ impl Emit<'_, '_> {
             }
             e.extend(n, bits.max(8), signed, wide)
         };
-        let vector = |e: &mut Self, v: &[Value]| {
-            let mut x = e.float(v[0]);
-            if flush {
-                x = e.flush(x);
-            }
-            let r = e.integral(x, round);
-            if signed {
-                e.b.ins().fcvt_to_sint_sat(types::I32X4, r)
-            } else {
-                e.b.ins().fcvt_to_uint_sat(types::I32X4, r)
-            }
-        };
+        let vector = |e: &mut Self, v: &[Value]| rounded(e, v, types::I32X4).1;
         let has = from == ScalarType::F32 && bits == 32 && out == Class::B32;
         let v = self.map(
             &[(x, class)],

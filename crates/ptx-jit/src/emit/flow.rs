@@ -23,21 +23,43 @@ impl<'e, 'm> Emit<'e, 'm> {
     /// Emits the whole function. Also gives how many instructions are marked to be replaced, or `None` when
     /// that will not do.
     pub(crate) fn function(
-        mut b: FunctionBuilder<'e>,
+        b: FunctionBuilder<'e>,
         src: &'e Source<'m>,
         lanes: usize,
     ) -> Result<(FunctionBuilder<'e>, Option<u32>), CompileError> {
+        let (mut e, first_entry) = Self::begun(b, src, lanes);
+        let plan = src.plan;
+        for &block in &plan.graph.rpo {
+            let cl = e.b.create_block();
+            e.blocks.insert(block, cl);
+        }
+        e.prologue(first_entry)?;
+        let selected = e.selected_sides();
+        for &block in &plan.graph.rpo {
+            if !selected.contains(&block) {
+                e.block(block)?;
+            }
+            crate::limit::code(e.b.func.dfg.num_insts())?;
+        }
+        e.returns()?;
+        if e.disagreed {
+            let what = "a register got a value of another uniformity";
+            return Err(CompileError::Backend(what.into()));
+        }
+        e.b.seal_all_blocks();
+        let patches = (!e.wide.spoiled).then_some(e.patches);
+        Ok((e.b, patches))
+    }
+
+    /// The start of a function, in its first block, and where it is to be entered.
+    fn begun(mut b: FunctionBuilder<'e>, src: &'e Source<'m>, lanes: usize) -> (Self, Value) {
         let plan = src.plan;
         let start = b.create_block();
         b.append_block_params_for_function_params(start);
         b.switch_to_block(start);
         let params: Vec<Value> = b.block_params(start).to_vec();
-        let scratch_ptr = b.ins().load(
-            types::I64,
-            fixed(),
-            params[0],
-            offset_of!(BlockContext, scratch) as i32,
-        );
+        let scratch_offset = offset_of!(BlockContext, scratch) as i32;
+        let scratch = (b.ins()).load(types::I64, fixed(), params[0], scratch_offset);
         let leave = b.create_block();
         let thread = b.declare_var(types::I64);
         let callee_sp = b.declare_var(types::I64);
@@ -52,7 +74,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             homes: vec![None; plan.unit.regs.len()],
             floaty: super::ops::floaty(src.module, plan),
             ctx: params[0],
-            scratch: scratch_ptr,
+            scratch,
             thread,
             stop: params[2],
             leave,
@@ -78,26 +100,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         e.b.def_var(thread, params[1]);
         let zero = e.i64(0);
         e.b.def_var(callee_sp, zero);
-        for &block in &plan.graph.rpo {
-            let cl = e.b.create_block();
-            e.blocks.insert(block, cl);
-        }
-        e.prologue(params[3])?;
-        let selected = e.selected_sides();
-        for &block in &plan.graph.rpo {
-            if !selected.contains(&block) {
-                e.block(block)?;
-            }
-            crate::limit::code(e.b.func.dfg.num_insts())?;
-        }
-        e.returns()?;
-        if e.disagreed {
-            let what = "a register got a value of another uniformity";
-            return Err(CompileError::Backend(what.into()));
-        }
-        e.b.seal_all_blocks();
-        let patches = (!e.wide.spoiled).then_some(e.patches);
-        Ok((e.b, patches))
+        (e, params[3])
     }
 
     /// The loop over groups (vector code), then the jump to the entry.

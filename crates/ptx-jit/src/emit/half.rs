@@ -72,22 +72,25 @@ impl Emit<'_, '_> {
                 ..
             } => {
                 let negate = *op == FloatUnOp::Neg;
-                self.halves(*ty, *dst, &[a], &|e, h| {
-                    let magnitude = e.word_like(h[0], 0x7fff);
-                    let sign = e.word_like(h[0], 0x8000);
-                    let abs = e.b.ins().band(h[0], magnitude);
-                    let r = match negate {
-                        true => e.b.ins().bxor(h[0], sign),
-                        false => abs,
-                    };
-                    let infinite = e.word_like(h[0], 0x7c00);
-                    let is_nan = e.b.ins().icmp(IntCC::SignedGreaterThan, abs, infinite);
-                    e.choose(is_nan, magnitude, r)
-                })?;
+                self.halves(*ty, *dst, &[a], &|e, h| e.half_sign(h[0], negate))?;
             }
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// A half with the other sign, or without one.
+    fn half_sign(&mut self, half: Value, negate: bool) -> Value {
+        let magnitude = self.word_like(half, 0x7fff);
+        let sign = self.word_like(half, 0x8000);
+        let abs = self.b.ins().band(half, magnitude);
+        let r = match negate {
+            true => self.b.ins().bxor(half, sign),
+            false => abs,
+        };
+        let infinite = self.word_like(half, 0x7c00);
+        let is_nan = (self.b.ins()).icmp(IntCC::SignedGreaterThan, abs, infinite);
+        self.choose(is_nan, magnitude, r)
     }
 
     /// Conversions from and to `f32`. `false` when it has to go to the runtime.

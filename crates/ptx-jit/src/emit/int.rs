@@ -258,39 +258,45 @@ impl<'e, 'm> Emit<'e, 'm> {
         let v = match op {
             IntBinOp::Add => self.add_values(x, y, class, false),
             IntBinOp::Sub => self.add_values(x, y, class, true),
-            _ => {
-                let scalar = |e: &mut Self, v: &[Value]| {
-                    let (a, b) = (e.int(v[0]), e.int(v[1]));
-                    e.int_scalar(op, signed, a, b)
-                };
-                let vector = |e: &mut Self, v: &[Value]| {
-                    let a = e.sign16(v[0], class, signed);
-                    let b = e.sign16(v[1], class, signed);
-                    let x = match (op, signed) {
-                        (IntBinOp::And, _) => e.b.ins().band(a, b),
-                        (IntBinOp::Or, _) => e.b.ins().bor(a, b),
-                        (IntBinOp::Xor, _) => e.b.ins().bxor(a, b),
-                        (IntBinOp::Min, true) => e.b.ins().smin(a, b),
-                        (IntBinOp::Min, false) => e.b.ins().umin(a, b),
-                        (IntBinOp::Max, true) => e.b.ins().smax(a, b),
-                        _ => e.b.ins().umax(a, b),
-                    };
-                    e.mask16(x, class)
-                };
-                let bitwise = matches!(op, IntBinOp::And | IntBinOp::Or | IntBinOp::Xor);
-                let minmax = matches!(op, IntBinOp::Min | IntBinOp::Max);
-                let has = bitwise || (minmax && class != Class::B64);
-                self.map(
-                    &[(x, class), (y, class)],
-                    class,
-                    &scalar,
-                    if has { Some(&vector) } else { None },
-                )
-            }
+            _ => self.lane_wise(op, class, signed, [x, y]),
         };
         let v = self.resize(v, class, have);
         self.set(dst, v);
         Ok(())
+    }
+
+    /// An operation that each lane does by itself, in vectors where there is an instruction.
+    fn lane_wise(&mut self, op: IntBinOp, class: Class, signed: bool, [x, y]: [V; 2]) -> V {
+        let scalar = |e: &mut Self, v: &[Value]| {
+            let (a, b) = (e.int(v[0]), e.int(v[1]));
+            e.int_scalar(op, signed, a, b)
+        };
+        let vector = |e: &mut Self, v: &[Value]| {
+            let a = e.sign16(v[0], class, signed);
+            let b = e.sign16(v[1], class, signed);
+            let x = match (op, signed) {
+                (IntBinOp::And, _) => e.b.ins().band(a, b),
+                (IntBinOp::Or, _) => e.b.ins().bor(a, b),
+                (IntBinOp::Xor, _) => e.b.ins().bxor(a, b),
+                (IntBinOp::Min, true) => e.b.ins().smin(a, b),
+                (IntBinOp::Min, false) => e.b.ins().umin(a, b),
+                (IntBinOp::Max, true) => e.b.ins().smax(a, b),
+                _ => e.b.ins().umax(a, b),
+            };
+            e.mask16(x, class)
+        };
+        let has = match op {
+            IntBinOp::And | IntBinOp::Or | IntBinOp::Xor => true,
+            IntBinOp::Min | IntBinOp::Max => class != Class::B64,
+            _ => false,
+        };
+        let operands = [(x, class), (y, class)];
+        self.map(
+            &operands,
+            class,
+            &scalar,
+            if has { Some(&vector) } else { None },
+        )
     }
 
     fn int_scalar(&mut self, op: IntBinOp, signed: bool, a: Value, b: Value) -> Value {

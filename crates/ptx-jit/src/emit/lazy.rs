@@ -62,10 +62,7 @@ impl Emit<'_, '_> {
                 a,
                 b,
                 ..
-            } => {
-                if !self.only_branches(block, at, *dst) {
-                    return Ok(false);
-                }
+            } if self.only_branches(block, at, *dst) => {
                 let signed = ty.is_signed();
                 let Some(cc) = int_cc(*cmp, signed) else {
                     return Ok(false);
@@ -79,48 +76,51 @@ impl Emit<'_, '_> {
                 a,
                 b,
                 ..
-            } => {
-                if !self.only_branches(block, at, *dst) {
-                    return Ok(false);
-                }
-                let (Some(x), Some(y)) = (self.lazy_operand(a)?, self.lazy_operand(b)?) else {
-                    return Ok(false);
-                };
-                let (all, any, op) = if *op == IntBinOp::And {
-                    let all = self.b.ins().band(x.all, y.all);
-                    (all, self.b.ins().band(x.any, y.any), BoolOp::And)
-                } else {
-                    let all = self.b.ins().bor(x.all, y.all);
-                    (all, self.b.ins().bor(x.any, y.any), BoolOp::Or)
-                };
-                let recipe = Rc::new(Recipe::Combine(op, x.recipe, y.recipe));
-                (*dst, Some(Lazy { all, any, recipe }))
-            }
+            } if self.only_branches(block, at, *dst) => (*dst, self.lazy_combine(*op, a, b)?),
             Op::IntUn {
                 op: IntUnOp::Not,
                 ty: ScalarType::Pred,
                 dst,
                 a,
                 ..
-            } => {
-                if !self.only_branches(block, at, *dst) {
-                    return Ok(false);
-                }
-                let Some(x) = self.lazy_operand(a)? else {
-                    return Ok(false);
-                };
-                let one = self.imm(types::I8, 1);
-                let all = self.b.ins().bxor(x.any, one);
-                let any = self.b.ins().bxor(x.all, one);
-                let recipe = Rc::new(Recipe::Not(x.recipe));
-                (*dst, Some(Lazy { all, any, recipe }))
-            }
+            } if self.only_branches(block, at, *dst) => (*dst, self.lazy_not(a)?),
             _ => return Ok(false),
         };
         let Some(lazy) = lazy else { return Ok(false) };
         let reg = self.reg(dst);
         self.lazy.insert(reg, lazy);
         Ok(true)
+    }
+
+    fn lazy_combine(
+        &mut self,
+        op: IntBinOp,
+        a: &Operand,
+        b: &Operand,
+    ) -> Result<Option<Lazy>, CompileError> {
+        let (Some(x), Some(y)) = (self.lazy_operand(a)?, self.lazy_operand(b)?) else {
+            return Ok(None);
+        };
+        let (all, any, op) = if op == IntBinOp::And {
+            let all = self.b.ins().band(x.all, y.all);
+            (all, self.b.ins().band(x.any, y.any), BoolOp::And)
+        } else {
+            let all = self.b.ins().bor(x.all, y.all);
+            (all, self.b.ins().bor(x.any, y.any), BoolOp::Or)
+        };
+        let recipe = Rc::new(Recipe::Combine(op, x.recipe, y.recipe));
+        Ok(Some(Lazy { all, any, recipe }))
+    }
+
+    fn lazy_not(&mut self, a: &Operand) -> Result<Option<Lazy>, CompileError> {
+        let Some(x) = self.lazy_operand(a)? else {
+            return Ok(None);
+        };
+        let one = self.imm(types::I8, 1);
+        let all = self.b.ins().bxor(x.any, one);
+        let any = self.b.ins().bxor(x.all, one);
+        let recipe = Rc::new(Recipe::Not(x.recipe));
+        Ok(Some(Lazy { all, any, recipe }))
     }
 
     /// Whether a predicate made at a step is wanted only by other predicates and the branch of its block.

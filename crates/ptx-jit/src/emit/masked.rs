@@ -6,7 +6,8 @@
 //! is known behind a branch holds for the lanes that took it.) So is a whole block in which hardly anything is left for vectors.
 
 use cranelift_codegen::ir::{
-    BlockArg, InstBuilder, SourceLoc, StackSlotData, StackSlotKind, Value, condcodes::IntCC, types,
+    Block, BlockArg, InstBuilder, SourceLoc, StackSlotData, StackSlotKind, Value, condcodes::IntCC,
+    types,
 };
 use mica_ptx::ast::Operand as Source;
 use mica_ptx::ast::{IntBinOp, IntUnOp, Op, RegId, ScalarType};
@@ -33,6 +34,16 @@ pub(crate) struct Masked {
     bits: Value,
     /// Registers that lanes which are off need later.
     kept: BitSet,
+}
+
+/// A loop over lanes.
+struct LaneLoop {
+    head: Block,
+    /// Behind it.
+    done: Block,
+    /// Bits of the lanes that are not done.
+    left: Value,
+    lane: Value,
 }
 
 /// An instruction of a side.
@@ -276,6 +287,40 @@ impl Emit<'_, '_> {
         self.write(*reg, v);
     }
 
+    /// Begins a loop over the lanes whose bits are set, in which the lane is the thread.
+    fn begin_lane_loop(&mut self, first: Value, bits: Value) -> LaneLoop {
+        let (head, done) = (self.b.create_block(), self.b.create_block());
+        let left = self.b.append_block_param(head, types::I32);
+        self.b.ins().jump(head, &[BlockArg::Value(bits)]);
+        self.b.switch_to_block(head);
+        let lane = self.b.ins().ctz(left);
+        let lane = self.b.ins().uextend(types::I64, lane);
+        let thread = self.b.ins().iadd(first, lane);
+        self.b.def_var(self.thread, thread);
+        LaneLoop {
+            head,
+            done,
+            left,
+            lane,
+        }
+    }
+
+    /// Goes on with the next lane, or behind the loop: at once if one lane does for all.
+    fn end_lane_loop(&mut self, lane_loop: &LaneLoop, once: bool) {
+        let &LaneLoop {
+            head, done, left, ..
+        } = lane_loop;
+        if once {
+            self.b.ins().jump(done, &[]);
+        } else {
+            let below = self.add_imm(left, -1);
+            let left = self.b.ins().band(left, below);
+            let args = [BlockArg::Value(left)];
+            self.b.ins().brif(left, head, &args, done, &[]);
+        }
+        self.b.switch_to_block(done);
+    }
+
     /// Does instructions in a row for each lane that is on, as scalar code does them.
     fn lane_by_lane(&mut self, spots: &[Spot]) -> Result<(), CompileError> {
         let Some(masked) = self.masked.take() else {
@@ -302,18 +347,11 @@ impl Emit<'_, '_> {
             }
         }
         let (first, lanes) = (self.thread(), self.lanes);
-        let (head, done) = (self.b.create_block(), self.b.create_block());
-        let left = self.b.append_block_param(head, types::I32);
-        self.b.ins().jump(head, &[BlockArg::Value(masked.bits)]);
-        self.b.switch_to_block(head);
-        let lane = self.b.ins().ctz(left);
-        let lane = self.b.ins().uextend(types::I64, lane);
-        let thread = self.b.ins().iadd(first, lane);
-        self.b.def_var(self.thread, thread);
+        let lane_loop = self.begin_lane_loop(first, masked.bits);
         let touched = (read.iter().map(|o| o.reg)).chain(written.iter().map(|w| w.0));
         let homes = self.move_to_scalars(touched);
         for o in &read {
-            let v = self.lane_of(o, rows, lane);
+            let v = self.lane_of(o, rows, lane_loop.lane);
             self.write(o.reg, V::U(v));
         }
         for spot in spots {
@@ -325,22 +363,14 @@ impl Emit<'_, '_> {
             let v = self.lane(&v, *class, 0);
             scalars.push(v);
             if !once {
-                self.put_lane(v, *class, rows, *row, lane);
+                self.put_lane(v, *class, rows, *row, lane_loop.lane);
             }
         }
         for (reg, home) in homes {
             self.homes[reg as usize] = home;
         }
         self.lanes = lanes;
-        if once {
-            self.b.ins().jump(done, &[]);
-        } else {
-            let below = self.add_imm(left, -1);
-            let left = self.b.ins().band(left, below);
-            let args = [BlockArg::Value(left)];
-            self.b.ins().brif(left, head, &args, done, &[]);
-        }
-        self.b.switch_to_block(done);
+        self.end_lane_loop(&lane_loop, once);
         self.b.def_var(self.thread, first);
         if once {
             self.masked = Some(masked);
@@ -350,7 +380,7 @@ impl Emit<'_, '_> {
             return Ok(());
         }
         for result in &results {
-            self.take_result(result, rows, lane);
+            self.take_result(result, rows, lane_loop.lane);
         }
         self.masked = Some(masked);
         Ok(())

@@ -8,7 +8,6 @@ use mica_ptx::ast::{AddrBase, Address, ScalarType, Space, VarId};
 use std::mem::offset_of;
 
 use super::inside::Region;
-use super::merge::Hull;
 use super::{Emit, V, fixed};
 use crate::CompileError;
 use crate::unit::{Class, VarPlace, WRITES_PARAM};
@@ -243,18 +242,15 @@ impl Emit<'_, '_> {
             V::U(x) => V::U(self.int(x)),
             v => v,
         };
-        let (skip, hull) = match self.hull(offset, ask, by_register) {
-            Some(h) => (false, h),
-            None => (true, Hull::default()),
-        };
+        let hull = self.hull(offset, ask, by_register);
+        let (skip, hull) = (hull.is_none(), hull.unwrap_or_default());
         let span = hull.span();
-        let small = near(offset);
         let place = |e: &mut Self, x: Value, lane: usize| {
             let host = match e.window_base(window, lane) {
                 Some(base) => e.b.ins().iadd(base, x),
                 None => x,
             };
-            match small {
+            match near(offset) {
                 Some(o) => (host, o),
                 None => (e.add_imm(host, offset), 0),
             }

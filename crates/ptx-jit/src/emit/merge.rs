@@ -154,7 +154,7 @@ impl Emit<'_, '_> {
 fn mergeable(space: Space) -> Option<Window> {
     match space {
         Space::Generic | Space::Global | Space::Const => Some(Window::Arena),
-        Space::Shared | Space::SharedCluster => Some(Window::Shared),
+        Space::Shared => Some(Window::Shared),
         _ => None,
     }
 }

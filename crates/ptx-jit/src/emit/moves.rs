@@ -28,16 +28,8 @@ impl Emit<'_, '_> {
             .collect::<Result<_, _>>()?;
         let have = self.class_of(dst);
         if to == Class::B64 && from == Class::B32 && vs.iter().any(|(v, _)| !matches!(v, V::U(_))) {
-            let lo = self.vectorize(&vs[0].0, from);
-            let hi = self.vectorize(&vs[1].0, from);
-            let mut out = Vec::new();
-            for (a, b) in lo.iter().zip(&hi) {
-                let x = self.words(*a, *b, [0, 4, 1, 5]);
-                out.push(self.cast(x, types::I64X2));
-                let x = self.words(*a, *b, [2, 6, 3, 7]);
-                out.push(self.cast(x, types::I64X2));
-            }
-            self.set(dst, V::X(out));
+            let v = self.pack_words(&vs[0].0, &vs[1].0);
+            self.set(dst, v);
             return Ok(true);
         }
         let wide = self.class_type(to);
@@ -71,6 +63,20 @@ impl Emit<'_, '_> {
         let v = self.resize(v, to, have);
         self.set(dst, v);
         Ok(true)
+    }
+
+    /// Words of 64 bits from their halves, in vectors.
+    fn pack_words(&mut self, low: &V, high: &V) -> V {
+        let low = self.vectorize(low, Class::B32);
+        let high = self.vectorize(high, Class::B32);
+        let mut out = Vec::new();
+        for (a, b) in low.iter().zip(&high) {
+            for order in [[0, 4, 1, 5], [2, 6, 3, 7]] {
+                let x = self.words(*a, *b, order);
+                out.push(self.cast(x, types::I64X2));
+            }
+        }
+        V::X(out)
     }
 
     /// Bytes into a word, or words into 128 bits.
@@ -194,7 +200,7 @@ impl Emit<'_, '_> {
         let v = self.get(src, class)?;
         let v = self.resize(v, class, Class::B64);
         let out = match space {
-            Space::Shared | Space::SharedCluster | Space::Param => {
+            Space::Shared | Space::Param => {
                 let field = if space == Space::Param {
                     if !self
                         .plan

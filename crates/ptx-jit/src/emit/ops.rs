@@ -1,7 +1,7 @@
 //! Which instruction is emitted how: inline where Cranelift has it, by the runtime otherwise.
 
 use cranelift_codegen::ir::{InstBuilder, Value, condcodes::IntCC, types};
-use mica_ptx::ast::{BoolOp, Module, Op, PredSrc, Rounding, ScalarType};
+use mica_ptx::ast::{BoolOp, Module, Op, PredSrc, Rounding, ScalarType, Space};
 
 use super::{Emit, V};
 use crate::CompileError;
@@ -32,6 +32,19 @@ impl Emit<'_, '_> {
             }
             Op::Pack { ty, dst, srcs } => return self.pack(*ty, *dst, srcs),
             Op::Unpack { ty, dsts, src } => return self.unpack(*ty, dsts, src),
+            // Which block's memory it is, the runtime finds out.
+            Op::Ld {
+                space: Space::SharedCluster,
+                ..
+            }
+            | Op::St {
+                space: Space::SharedCluster,
+                ..
+            }
+            | Op::Cvta {
+                space: Space::SharedCluster,
+                ..
+            } => return Ok(false),
             Op::Ld { .. } => self.load(op)?,
             Op::St { .. } => self.store(op)?,
             Op::Cvta {
@@ -92,7 +105,6 @@ impl Emit<'_, '_> {
             | Op::Pmevent
             | Op::GridDepControl { .. }
             | Op::SetMaxNReg { .. } => {}
-            Op::BarCluster { wait: false, .. } => {}
             _ => return Ok(false),
         }
         Ok(true)

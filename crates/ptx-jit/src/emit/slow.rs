@@ -28,6 +28,19 @@ impl Emit<'_, '_> {
         Ok(())
     }
 
+    /// Whether the predicate is set in a lane.
+    fn any_lane(&mut self, pred: &V) -> Value {
+        match pred {
+            V::X(masks) => {
+                let masks = self.only_where_on(masks);
+                let (first, rest) = (masks[0], &masks[1..]);
+                let all = rest.iter().fold(first, |a, b| self.b.ins().bor(a, *b));
+                self.b.ins().vany_true(all)
+            }
+            other => self.lane(other, Class::Pred, 0),
+        }
+    }
+
     /// Writes what was computed inline, unless a lane is `special`: then the runtime does them all.
     pub(crate) fn set_unless(
         &mut self,
@@ -39,15 +52,7 @@ impl Emit<'_, '_> {
         // What the cold path reads is made before the branch, as code after it may share it; what only
         // that path uses is computed there.
         let srcs = self.slow_operands();
-        let any = match special {
-            V::X(masks) => {
-                let masks = self.only_where_on(masks);
-                let (first, rest) = (masks[0], &masks[1..]);
-                let all = rest.iter().fold(first, |a, b| self.b.ins().bor(a, *b));
-                self.b.ins().vany_true(all)
-            }
-            other => self.lane(other, Class::Pred, 0),
-        };
+        let any = self.any_lane(special);
         let uniform = matches!(fast, V::U(_));
         let values = match &fast {
             V::U(x) => vec![*x],

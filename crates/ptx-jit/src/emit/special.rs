@@ -9,7 +9,7 @@ use crate::unit::Class;
 
 impl Emit<'_, '_> {
     pub(crate) fn special(&mut self, s: SpecialReg, class: Class) -> Result<V, CompileError> {
-        use mica_kernel::BlockContext as C;
+        use mica_kernel::{BlockContext as C, ClusterPlace as P};
         use mica_ptx::ast::Dim;
         use std::mem::offset_of;
         let dim = |d: Dim| match d {
@@ -25,31 +25,17 @@ impl Emit<'_, '_> {
             SpecialReg::EnvReg(n @ (1 | 2)) => {
                 self.block_word(offset_of!(C, grid_workspace) + if n == 1 { 4 } else { 0 })
             }
-            SpecialReg::GridId => (
-                V::U(self.field(types::I64, offset_of!(C, grid_id))),
-                Class::B64,
-            ),
+            SpecialReg::GridId => {
+                let id = self.field(types::I64, offset_of!(C, grid_id));
+                (V::U(id), Class::B64)
+            }
             SpecialReg::DynamicSmemSize => self.block_word(offset_of!(C, dynamic_shared)),
             SpecialReg::TotalSmemSize | SpecialReg::AggrSmemSize => {
                 self.block_word(offset_of!(C, shared_len))
             }
             SpecialReg::Tid(d) => (self.tid(d), Class::B32),
-            SpecialReg::LaneId => {
-                let t = self.thread();
-                let t = self.b.ins().ireduce(types::I32, t);
-                let m = self.imm(types::I32, 31);
-                let l = self.b.ins().band(t, m);
-                (
-                    if self.lanes == 1 { V::U(l) } else { V::A(l, 1) },
-                    Class::B32,
-                )
-            }
-            SpecialReg::WarpId => {
-                let t = self.thread();
-                let t = self.b.ins().ireduce(types::I32, t);
-                let five = self.imm(types::I32, 5);
-                (V::U(self.b.ins().ushr(t, five)), Class::B32)
-            }
+            SpecialReg::LaneId => (self.lane_id(), Class::B32),
+            SpecialReg::WarpId => (self.warp_id(), Class::B32),
             SpecialReg::LaneMaskEq
             | SpecialReg::LaneMaskLe
             | SpecialReg::LaneMaskLt
@@ -68,18 +54,23 @@ impl Emit<'_, '_> {
                 let v = self.call(crate::run::SPECIAL, &[ctx, which]);
                 (V::U(v), Class::B64)
             }
-            SpecialReg::ClusterNCtaRank | SpecialReg::ClusterNCtaId(_) => {
-                (V::U(self.imm(types::I32, 1)), Class::B32)
-            }
-            SpecialReg::ClusterId(d) => self.block_word(offset_of!(C, ctaid) + dim(d)),
-            SpecialReg::NClusterId(d) => self.block_word(offset_of!(C, grid) + dim(d)),
+            SpecialReg::ClusterNCtaId(d) => self.cluster_word(offset_of!(P, extent) + dim(d)),
+            SpecialReg::ClusterCtaId(d) => self.cluster_word(offset_of!(P, block) + dim(d)),
+            SpecialReg::ClusterId(d) => self.cluster_word(offset_of!(P, cluster) + dim(d)),
+            SpecialReg::NClusterId(d) => self.cluster_word(offset_of!(P, clusters) + dim(d)),
+            SpecialReg::ClusterCtaRank => self.cluster_word(offset_of!(P, rank)),
+            SpecialReg::ClusterNCtaRank => self.cluster_word(offset_of!(P, size)),
+            SpecialReg::IsExplicitCluster => self.cluster_flag(),
             s => {
                 let offset = s.reserved_offset().unwrap_or(0);
                 (V::U(self.imm(types::I64, offset.into())), Class::B64)
             }
         };
         if class == Class::Pred {
-            return Ok(V::U(self.imm(types::I8, 0)));
+            return Ok(match have {
+                Class::Pred => v,
+                _ => V::U(self.imm(types::I8, 0)),
+            });
         }
         if let (V::A(x, s), Class::B64) = (&v, class) {
             // An index is too small to wrap.
@@ -88,9 +79,38 @@ impl Emit<'_, '_> {
         Ok(self.resize(v, have, class))
     }
 
+    fn lane_id(&mut self) -> V {
+        let t = self.thread();
+        let t = self.b.ins().ireduce(types::I32, t);
+        let m = self.imm(types::I32, 31);
+        let l = self.b.ins().band(t, m);
+        if self.lanes == 1 { V::U(l) } else { V::A(l, 1) }
+    }
+
+    fn warp_id(&mut self) -> V {
+        let t = self.thread();
+        let t = self.b.ins().ireduce(types::I32, t);
+        let five = self.imm(types::I32, 5);
+        V::U(self.b.ins().ushr(t, five))
+    }
+
     /// A word of the block's context.
     fn block_word(&mut self, offset: usize) -> (V, Class) {
         (V::U(self.field(types::I32, offset)), Class::B32)
+    }
+
+    /// A word of the block's place in its cluster.
+    fn cluster_word(&mut self, offset: usize) -> (V, Class) {
+        let place = std::mem::offset_of!(mica_kernel::BlockContext, cluster_place);
+        self.block_word(place + offset)
+    }
+
+    /// `%is_explicit_cluster`, a predicate.
+    fn cluster_flag(&mut self) -> (V, Class) {
+        let offset = std::mem::offset_of!(mica_kernel::ClusterPlace, is_explicit);
+        let (v, _) = self.cluster_word(offset);
+        let word = self.lane(&v, Class::B32, 0);
+        (V::U(self.b.ins().ireduce(types::I8, word)), Class::Pred)
     }
 
     pub(crate) fn lane_mask(&mut self, s: SpecialReg) -> V {

@@ -32,17 +32,12 @@ impl Emit<'_, '_> {
         };
         let host = self.access(*space, addr, ask)?;
         let class = Class::of(*ty);
-        let values: Vec<(V, Class)> = src
-            .iter()
-            .map(|o| {
-                // A register keeps its own width here: narrowing is the store's business.
-                let c = match o {
-                    Operand::Reg(r) => self.class_of(*r),
-                    _ => class,
-                };
-                self.get(o, c).map(|v| (v, c))
-            })
-            .collect::<Result<_, _>>()?;
+        let own = |o: &Operand| {
+            // A register keeps its own width here: narrowing is the store's business.
+            let class = o.reg().map_or(class, |r| self.class_of(r));
+            self.get(o, class).map(|v| (v, class))
+        };
+        let values: Vec<(V, Class)> = src.iter().map(own).collect::<Result<_, _>>()?;
         let how = (AccessKind::Write, order_bits(*order));
         let value = match &values[..] {
             [(v, c)] => Some((v, *c)),

@@ -65,7 +65,7 @@ fn patched(text: &str, kernel: &str, proven: bool) -> Option<Patched> {
 
 #[test]
 fn no_legacy_instruction_stands_beside_wide_ones() {
-    let bench = include_str!("../../examples/bench.ptx");
+    let bench = include_str!("../../kernels/bench.ptx");
     let trial = include_str!("../width/width.ptx");
     for (text, kernel, proven) in [
         (bench, "nbody", false),

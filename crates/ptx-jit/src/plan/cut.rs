@@ -52,6 +52,40 @@ pub(crate) fn add_preheaders(
     made
 }
 
+/// The first step of a block that has to be at the start of one, and what is to be tested there. `known` are registers that do
+/// not wrap in the block.
+fn find_cut(
+    unit: &Unit,
+    module: &Module,
+    uniformities: &Uniformities,
+    b: BlockId,
+    mut known: Vec<Guard>,
+) -> Option<(usize, Option<Guard>)> {
+    let block = &unit.blocks[b as usize];
+    let instance = block.instance;
+    for (at, s) in block.steps.iter().enumerate() {
+        if let Step::Inst(i) = s
+            && let Some(g) = uniformities.guards.get(&(instance, *i))
+        {
+            let live = matches!(uniformities.of[g.reg as usize], Uniformity::Affine(_));
+            if live && !known.contains(g) {
+                return Some((at, Some(*g)));
+            }
+        }
+        crate::liveness::visit_step(unit, module, instance, *s, &mut |r, a| {
+            if a == Access::Def {
+                known.retain(|g| g.reg != r);
+            }
+        });
+    }
+    let Term::Table { index, .. } = &block.term else {
+        return None;
+    };
+    let index = unit.reg(instance, index.reg()?) as usize;
+    let varies = uniformities.of[index] != Uniformity::Uniform;
+    (varies && !block.steps.is_empty()).then_some((block.steps.len(), None))
+}
+
 /// Cuts blocks so that guarded instructions and varying tables are at the start of one.
 pub(crate) fn split(
     unit: &mut Unit,
@@ -61,38 +95,8 @@ pub(crate) fn split(
     let mut guards: HashMap<BlockId, Vec<Guard>> = HashMap::new();
     let mut b = 0u32;
     while (b as usize) < unit.blocks.len() {
-        let block = &unit.blocks[b as usize];
-        let instance = block.instance;
-        let mut cut = None;
-        // Registers already known not to wrap in this block.
-        let mut known: Vec<Guard> = guards.get(&b).cloned().unwrap_or_default();
-        for (at, s) in block.steps.iter().enumerate() {
-            if let Step::Inst(i) = s
-                && let Some(g) = uniformities.guards.get(&(instance, *i))
-            {
-                let live = matches!(uniformities.of[g.reg as usize], Uniformity::Affine(_));
-                if live && !known.contains(g) {
-                    cut = Some((at, Some(*g)));
-                    break;
-                }
-            }
-            crate::liveness::visit_step(unit, module, instance, *s, &mut |r, a| {
-                if a == Access::Def {
-                    known.retain(|g| g.reg != r);
-                }
-            });
-        }
-        if cut.is_none()
-            && !block.steps.is_empty()
-            && let Term::Table { index, .. } = &block.term
-        {
-            let varying = index.reg().is_some_and(|r| {
-                uniformities.of[unit.reg(instance, r) as usize] != Uniformity::Uniform
-            });
-            if varying {
-                cut = Some((block.steps.len(), None));
-            }
-        }
+        let begun = guards.get(&b).cloned().unwrap_or_default();
+        let cut = find_cut(unit, module, uniformities, b, begun);
         if let Some((at, guard)) = cut {
             if at == 0 {
                 // Already at the start: only the test is missing.
@@ -101,6 +105,7 @@ pub(crate) fn split(
             }
             let new = unit.blocks.len() as u32;
             let block = &mut unit.blocks[b as usize];
+            let instance = block.instance;
             let steps = block.steps.split_off(at);
             let term = std::mem::replace(&mut block.term, Term::Jump(new));
             unit.blocks.push(Block {

@@ -27,6 +27,7 @@ use mica_ptx::ast::{MbarrierOp, Module, Op, Operand, Order, RegId, Space};
 use mica_ptx::visit::Access;
 use mica_ptx_ops::layout::ModuleLayout;
 use mica_ptx_ops::matrix::MmaPlan;
+use mica_ptx_ops::matrix::wgmma::WgmmaPlan;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -61,6 +62,8 @@ pub(crate) struct SyncSite {
     pub(crate) kind: SyncKind,
     /// Where the elements of a matrix product are, worked out once.
     pub(crate) product: Option<Arc<MmaPlan>>,
+    /// The same for the product of a warpgroup.
+    pub(crate) wgmma: Option<Arc<WgmmaPlan>>,
 }
 
 /// Who waits for each other at a sync point.
@@ -164,6 +167,8 @@ pub(crate) struct Plan {
     pub(crate) proof: BoundsProof,
     /// Local memory.
     pub(crate) stack: Stack,
+    /// Whether threads meet at the barrier of a cluster.
+    pub(crate) meets_cluster: bool,
 }
 
 impl Plan {
@@ -223,24 +228,30 @@ impl Plan {
             vector_entries: Default::default(),
             proof,
             stack: Stack::default(),
+            meets_cluster: false,
         };
-        crate::interrupt::poll();
-        plan.inline = plan.inline_blocks(module);
-        plan.constants = plan.find_constants(module);
-        plan.find_entries(module);
-        crate::interrupt::poll();
-        plan.place_slots();
-        crate::interrupt::poll();
-        plan.sp_slot = plan.slots.get(&plan.unit.sp).copied();
-        plan.list_sites(module);
-        for at in 0..plan.diverges.len() {
-            crate::interrupt::poll();
-            plan.diverges[at].reload = plan.reload(module, &plan.diverges[at]);
-        }
-        plan.vector_entries = [false, true].map(|warps| plan.find_vector_entries(module, warps));
-        plan.tracking = [false, true].map(|inline| plan.track_slots(module, inline));
-        plan.measure_stack(module);
+        plan.complete(module);
         Ok(plan)
+    }
+
+    /// Finds where code is entered and left, and what it keeps in memory there.
+    fn complete(&mut self, module: &Module) {
+        crate::interrupt::poll();
+        self.inline = self.inline_blocks(module);
+        self.constants = self.find_constants(module);
+        self.find_entries(module);
+        crate::interrupt::poll();
+        self.place_slots();
+        crate::interrupt::poll();
+        self.sp_slot = self.slots.get(&self.unit.sp).copied();
+        self.list_sites(module);
+        for at in 0..self.diverges.len() {
+            crate::interrupt::poll();
+            self.diverges[at].reload = self.reload(module, &self.diverges[at]);
+        }
+        self.vector_entries = [false, true].map(|warps| self.find_vector_entries(module, warps));
+        self.tracking = [false, true].map(|inline| self.track_slots(module, inline));
+        self.measure_stack(module);
     }
 
     pub(crate) fn uniformity(&self, r: Reg) -> Uniformity {
@@ -420,7 +431,10 @@ impl Plan {
                     matches!(
                         op,
                         Op::Ld {
-                            space: Space::Generic | Space::Global | Space::Shared,
+                            space: Space::Generic
+                                | Space::Global
+                                | Space::Shared
+                                | Space::SharedCluster,
                             ..
                         }
                     )

@@ -3,6 +3,7 @@
 use mica_ptx::ast::{Module, Op, RegId};
 use mica_ptx::visit::Access;
 use mica_ptx_ops::matrix::MmaPlan;
+use mica_ptx_ops::matrix::wgmma::WgmmaPlan;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -48,42 +49,12 @@ impl Plan {
         for b in self.graph.rpo.clone() {
             let block = self.unit.blocks[b as usize].clone();
             if let Term::Sync { inst, next } = block.term {
-                let place = Place {
-                    instance: block.instance,
-                    inst,
-                };
-                let (uses, defs) = match is_lockstep(&self.unit.inst(module, place).op) {
-                    true => (Vec::new(), Vec::new()),
-                    false => self.registers(module, place),
-                };
-                most = most.max(uses.len() as u32);
-                let next_entry = self.entry_of[&next];
-                let defs = defs
-                    .into_iter()
-                    .map(|(r, c)| {
-                        let reg = self.unit.reg(block.instance, r);
-                        let live = self.live_in[next as usize].has(reg);
-                        (r, c, live.then(|| self.slots[&reg].offset))
-                    })
-                    .collect();
-                let product = match &self.unit.inst(module, place).op {
-                    Op::Mma(x) => MmaPlan::mma(x),
-                    Op::WmmaMma(x) => MmaPlan::wmma(x),
-                    _ => None,
-                };
+                let site = self.sync_site(module, block.instance, inst, next);
+                let op = &self.unit.inst(module, site.place).op;
+                self.meets_cluster |= matches!(op, Op::BarCluster { .. });
+                most = most.max(site.uses.len() as u32);
                 self.sync_of.insert(b, self.syncs.len() as u32);
-                self.syncs.push(SyncSite {
-                    place,
-                    uses,
-                    defs,
-                    next: next_entry,
-                    kind: match self.unit.inst(module, place).op {
-                        Op::Bar { .. } | Op::BarCluster { .. } => SyncKind::Barrier,
-                        Op::BarRed { .. } => SyncKind::Reduction,
-                        _ => SyncKind::Collective,
-                    },
-                    product: product.map(Arc::new),
-                });
+                self.syncs.push(site);
             }
             for s in &block.steps {
                 if let Step::Inst(inst) = s {
@@ -102,15 +73,50 @@ impl Plan {
         for slot in self.slots.values_mut() {
             slot.offset += base;
         }
-        for site in &mut self.syncs {
-            for d in &mut site.defs {
-                if let Some(o) = &mut d.2 {
-                    *o += base;
-                }
-            }
+        let results = self.syncs.iter_mut().flat_map(|site| &mut site.defs);
+        for offset in results.filter_map(|result| result.2.as_mut()) {
+            *offset += base;
         }
         self.frame_bytes = (self.frame_bytes + base).next_multiple_of(64);
         self.saved = self.entries.iter().map(|b| self.saved_at(&[*b])).collect();
+    }
+
+    /// The site of an instruction at which threads wait for each other. Offsets of its results do not count the operands'
+    /// slots yet.
+    fn sync_site(&self, module: &Module, instance: u32, inst: u32, next: BlockId) -> SyncSite {
+        let place = Place { instance, inst };
+        let op = &self.unit.inst(module, place).op;
+        let (uses, defs) = match is_lockstep(op) {
+            true => (Vec::new(), Vec::new()),
+            false => self.registers(module, place),
+        };
+        let defs = defs.into_iter().map(|(r, c)| {
+            let reg = self.unit.reg(instance, r);
+            let live = self.live_in[next as usize].has(reg);
+            (r, c, live.then(|| self.slots[&reg].offset))
+        });
+        let product = match op {
+            Op::Mma(x) => MmaPlan::mma(x),
+            Op::WmmaMma(x) => MmaPlan::wmma(x),
+            _ => None,
+        };
+        let wgmma = match op {
+            Op::Wgmma(x) => WgmmaPlan::of(x),
+            _ => None,
+        };
+        SyncSite {
+            place,
+            uses,
+            defs: defs.collect(),
+            next: self.entry_of[&next],
+            kind: match op {
+                Op::Bar { .. } | Op::BarCluster { .. } | Op::WgmmaWait => SyncKind::Barrier,
+                Op::BarRed { .. } => SyncKind::Reduction,
+                _ => SyncKind::Collective,
+            },
+            product: product.map(Arc::new),
+            wgmma: wgmma.map(Arc::new),
+        }
     }
 
     /// What vector code saves for threads that go on at one of `blocks`.
@@ -144,10 +150,9 @@ impl Plan {
     /// Finds what has to be saved and loaded where, given that a slot stays good until its register
     /// is written again. With `inline`, as code for whole warps does it.
     pub(super) fn track_slots(&self, module: &Module, inline: bool) -> Tracking {
-        let n = self.unit.regs.len();
-        let blocks = self.unit.blocks.len();
         if self.unit.has_calls() {
             // Registers cross calls by the stack, which this does not follow.
+            let (n, blocks) = (self.unit.regs.len(), self.unit.blocks.len());
             let mut all = BitSet::new(n);
             (0..n as u32).for_each(|r| all.insert(r));
             return Tracking {
@@ -156,31 +161,7 @@ impl Plan {
                 region_live: self.live_in.clone(),
             };
         }
-        let defs = crate::uniformity::block_defs(&self.unit, module);
-        let slotted: Vec<Reg> = self.slots.keys().copied().collect();
-        let mut dirty_in = vec![BitSet::new(n); blocks];
-        let mut dirty_out = defs;
-        let mut changed = true;
-        while changed {
-            changed = false;
-            for &b in &self.graph.rpo {
-                for &p in &self.graph.preds[b as usize] {
-                    // A thread that waited starts from its slots.
-                    if !self.stops(p, inline) {
-                        changed |= dirty_in[b as usize].union(&dirty_out[p as usize]);
-                    }
-                }
-                if self.preheaders.contains(&b) {
-                    // All that has a slot is clean after it.
-                    let mut rest = dirty_in[b as usize].clone();
-                    slotted.iter().for_each(|r| rest.remove(*r));
-                    changed |= dirty_out[b as usize].union(&rest);
-                } else {
-                    let dirty = dirty_in[b as usize].clone();
-                    changed |= dirty_out[b as usize].union(&dirty);
-                }
-            }
-        }
+        let (dirty_in, dirty_out) = self.dirty_registers(module, inline);
         let mut tracking = Tracking {
             dirty_in,
             dirty_out,
@@ -218,6 +199,32 @@ impl Plan {
             &stops,
         );
         tracking
+    }
+
+    /// Registers whose slots are older than they, at the start and at the end of each block.
+    fn dirty_registers(&self, module: &Module, inline: bool) -> (Vec<BitSet>, Vec<BitSet>) {
+        let slotted: Vec<Reg> = self.slots.keys().copied().collect();
+        let mut dirty_in = vec![BitSet::new(self.unit.regs.len()); self.unit.blocks.len()];
+        let mut dirty_out = crate::uniformity::block_defs(&self.unit, module);
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for &b in &self.graph.rpo {
+                for &p in &self.graph.preds[b as usize] {
+                    // A thread that waited starts from its slots.
+                    if !self.stops(p, inline) {
+                        changed |= dirty_in[b as usize].union(&dirty_out[p as usize]);
+                    }
+                }
+                let mut dirty = dirty_in[b as usize].clone();
+                if self.preheaders.contains(&b) {
+                    // All that has a slot is clean after it.
+                    slotted.iter().for_each(|r| dirty.remove(*r));
+                }
+                changed |= dirty_out[b as usize].union(&dirty);
+            }
+        }
+        (dirty_in, dirty_out)
     }
 
     /// Whether threads always stop at the end of `b`.

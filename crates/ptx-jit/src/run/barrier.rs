@@ -1,13 +1,12 @@
 //! Barriers of a block: who waits at which, which are complete, and the results of `bar.red`.
 
-use mica_kernel::Fault;
 use mica_ptx::ast::{BarRedOp, Op, Operand};
 
 use super::coherence::slot;
 use super::dispatch::{Dispatch, header};
 use super::env;
 use crate::plan::{SyncKind, SyncSite};
-use crate::scratch::{self, EXITED, WAITING};
+use crate::scratch::{self, BARRIER_COUNT, EXITED, NAMED, WAITING, WARPGROUP};
 use crate::unit::Class;
 
 /// In [`Places::at`]: waits at the barrier in the low bits.
@@ -19,9 +18,9 @@ const ARRIVES: u8 = 0x80;
 struct Places {
     at: [u8; scratch::MAX_THREADS as usize],
     alive: u32,
-    arrived: [u32; 16],
-    waiting: [u32; 16],
-    expected: [Option<u32>; 16],
+    arrived: [u32; BARRIER_COUNT],
+    waiting: [u32; BARRIER_COUNT],
+    expected: [Option<u32>; BARRIER_COUNT],
 }
 
 impl Default for Places {
@@ -29,9 +28,9 @@ impl Default for Places {
         Places {
             at: [0; scratch::MAX_THREADS as usize],
             alive: 0,
-            arrived: [0; 16],
-            waiting: [0; 16],
-            expected: [None; 16],
+            arrived: [0; BARRIER_COUNT],
+            waiting: [0; BARRIER_COUNT],
+            expected: [None; BARRIER_COUNT],
         }
     }
 }
@@ -89,15 +88,54 @@ impl Dispatch<'_> {
             Op::BarRed { id, count, .. } => {
                 Some((value(id)? & 15, count.as_ref().and_then(value), false))
             }
-            // A cluster is one block here.
-            Op::BarCluster { .. } => Some((0, None, false)),
+            Op::WgmmaWait => {
+                let id = NAMED as u32 + t / WARPGROUP;
+                Some((id, Some(WARPGROUP), false))
+            }
             _ => None,
         }
     }
 
     /// Opens every barrier that is complete. Whether any was.
-    pub(crate) fn barriers(&self) -> Result<bool, Fault> {
+    pub(crate) fn barriers(&self) -> bool {
+        let mut moved = self.meet_cluster();
         let mut places = Places::default();
+        let reduces = self.find_places(&mut places);
+        // `bar.arrive` counts and goes on.
+        if places.arrived != [0; BARRIER_COUNT] {
+            self.count_arrivals(&places);
+            moved = true;
+        }
+        for id in 0..BARRIER_COUNT as u32 {
+            let waiting = places.waiting[id as usize];
+            if waiting == 0 {
+                continue;
+            }
+            let have = waiting + self.arrivals(id);
+            // Counts are in warps: a partial last warp counts as whole.
+            let spare = self.threads.next_multiple_of(32) - self.threads;
+            let complete = match places.expected[id as usize] {
+                Some(n) => have >= n || (have == places.alive && have + spare >= n),
+                None => have >= places.alive,
+            };
+            if !complete {
+                continue;
+            }
+            if reduces {
+                self.reduce(id);
+            }
+            let waits = |t: u32| places.at[t as usize] == WAITS | id as u8;
+            self.tell_barrier(id, &waits);
+            // SAFETY: inside the header.
+            unsafe { *self.barrier_word(id) = 0 };
+            self.release(&waits, 0, self.threads);
+            moved = true;
+        }
+        moved
+    }
+
+    /// Finds who is at which barrier. Whether somebody waits for a result.
+    fn find_places(&self, places: &mut Places) -> bool {
         let mut known = None;
         let mut reduces = false;
         for (t, c) in self.states() {
@@ -119,55 +157,22 @@ impl Dispatch<'_> {
                 places.add(t, id, count, arrives);
             }
         }
-        let mut moved = false;
-        // `bar.arrive` counts and goes on.
-        if places.arrived != [0; 16] {
-            for (id, n) in places.arrived.iter().enumerate() {
-                // SAFETY: inside the header.
-                unsafe { *self.barrier_word(id as u32) += n };
-            }
-            if self.is_monitored() {
-                let arrives = |t: &u32| places.at[*t as usize] & ARRIVES == ARRIVES;
-                (0..self.threads)
-                    .filter(arrives)
-                    .for_each(|t| self.tell_arrival(u32::from(places.at[t as usize] & 15), t));
-            }
-            self.release(
-                &|t| places.at[t as usize] & ARRIVES == ARRIVES,
-                0,
-                self.threads,
-            );
-            moved = true;
-        }
-        for id in 0..16 {
-            let waiting = places.waiting[id as usize];
-            if waiting == 0 {
-                continue;
-            }
-            let have = waiting + self.arrivals(id);
-            // Counts are in warps: a partial last warp counts as whole.
-            let spare = self.threads.next_multiple_of(32) - self.threads;
-            let complete = match places.expected[id as usize] {
-                Some(n) => have >= n || (have == places.alive && have + spare >= n),
-                None => have >= places.alive,
-            };
-            if !complete {
-                continue;
-            }
-            if reduces {
-                self.reduce(id);
-            }
-            self.tell_barrier(id, &|t| places.at[t as usize] == WAITS | id as u8);
+        reduces
+    }
+
+    /// Counts who only arrives, and lets them go on.
+    fn count_arrivals(&self, places: &Places) {
+        for (id, n) in places.arrived.iter().enumerate() {
             // SAFETY: inside the header.
-            unsafe { *self.barrier_word(id) = 0 };
-            self.release(
-                &|t| places.at[t as usize] == WAITS | id as u8,
-                0,
-                self.threads,
-            );
-            moved = true;
+            unsafe { *self.barrier_word(id as u32) += n };
         }
-        Ok(moved)
+        let arrives = |t: u32| places.at[t as usize] & ARRIVES == ARRIVES;
+        if self.is_monitored() {
+            (0..self.threads)
+                .filter(|t| arrives(*t))
+                .for_each(|t| self.tell_arrival(u32::from(places.at[t as usize] & 15), t));
+        }
+        self.release(&arrives, 0, self.threads);
     }
 
     /// Whether all threads that wait at this site name the same barrier and count, by numbers.
@@ -180,6 +185,7 @@ impl Dispatch<'_> {
             Op::Bar { id, count, .. } | Op::BarRed { id, count, .. } => {
                 id.reg().is_none() && count.as_ref().is_none_or(|n| n.reg().is_none())
             }
+            Op::WgmmaWait => false,
             _ => true,
         }
     }

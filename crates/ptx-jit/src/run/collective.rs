@@ -88,7 +88,7 @@ impl Warp<'_> {
             let (site, op) = self.site(id);
             if matches!(
                 op,
-                Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. }
+                Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } | Op::WgmmaWait
             ) {
                 continue;
             }

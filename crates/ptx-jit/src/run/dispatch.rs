@@ -35,6 +35,34 @@ pub(crate) fn header(scratch_ptr: *mut u8, offset: i32) -> *mut u32 {
     unsafe { scratch_ptr.add(offset as usize).cast::<u32>() }
 }
 
+/// Fills the header of a block's scratch memory.
+///
+/// # Safety
+/// `s` is the scratch memory of a block of `k`, aligned.
+#[inline]
+unsafe fn fill_header(k: &Kernel, s: *mut u8, lanes: u32, threads: u32) {
+    // SAFETY: the header is inside scratch memory.
+    unsafe {
+        *header(s, scratch::PENDING) = 0;
+        *header(s, scratch::LANES) = lanes;
+        *header(s, scratch::THREADS) = threads;
+        *header(s, super::SPIN_COUNT) = 0;
+        *header(s, scratch::SLEEP) = 0;
+        *header(s, scratch::TEXTURE) = 0;
+        *header(s, scratch::ACCESS) = scratch::NOBODY;
+        *header(s, scratch::ONE) = 1f32.to_bits();
+        *s.add(scratch::HELPERS as usize).cast::<*const usize>() = table().as_ptr();
+        *s.add(scratch::KERNEL as usize).cast::<*const Kernel>() = k;
+        if !k.plan.syncs.is_empty() {
+            let bytes = 16 * scratch::BARRIER_COUNT;
+            std::ptr::write_bytes(s.add(scratch::BARRIERS as usize), 0, bytes);
+        }
+        if k.plan.meets_cluster {
+            super::cluster::begin(s);
+        }
+    }
+}
+
 /// Runs one block in groups of `lanes` threads.
 ///
 /// # Safety
@@ -54,25 +82,14 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
         c.fault = fault;
         return BlockOutcome::Faulted;
     }
+    if c.resumes != 0 {
+        return outcome(Dispatch::of(ctx, k).finish());
+    }
     let threads = threads as u32;
     c.entered = k.coverage.entered();
     let s = c.scratch;
-    // SAFETY: the header is inside scratch memory, which is aligned.
-    unsafe {
-        *header(s, scratch::PENDING) = 0;
-        *header(s, scratch::LANES) = lanes;
-        *header(s, scratch::THREADS) = threads;
-        *header(s, super::SPIN_COUNT) = 0;
-        *header(s, scratch::SLEEP) = 0;
-        *header(s, scratch::TEXTURE) = 0;
-        *header(s, scratch::ACCESS) = scratch::NOBODY;
-        *header(s, scratch::ONE) = 1f32.to_bits();
-        *s.add(scratch::HELPERS as usize).cast::<*const usize>() = table().as_ptr();
-        *s.add(scratch::KERNEL as usize).cast::<*const Kernel>() = k;
-        if !k.plan.syncs.is_empty() {
-            std::ptr::write_bytes(s.add(scratch::BARRIERS as usize), 0, 256);
-        }
-    }
+    // SAFETY: the block's scratch memory, by contract.
+    unsafe { fill_header(k, s, lanes, threads) };
     // SAFETY: reading the word that the device owns.
     if unsafe { (*c.stop).load(Ordering::Relaxed) } != 0 && poll(ctx) != 0 {
         return BlockOutcome::Cancelled;
@@ -95,9 +112,14 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
     if st == 0 && (pending || !k.plan.syncs.is_empty()) {
         st = d.finish();
     }
+    outcome(st)
+}
+
+fn outcome(st: u64) -> BlockOutcome {
     match st as i64 {
         status::OK => BlockOutcome::Done,
         status::CANCEL => BlockOutcome::Cancelled,
+        status::WAIT => BlockOutcome::Waiting,
         _ => BlockOutcome::Faulted,
     }
 }
@@ -111,6 +133,16 @@ enum Pass {
     Stuck,
     /// All have exited.
     Over,
+}
+
+impl Pass {
+    fn of(over: bool, ran: bool) -> Self {
+        match (over, ran) {
+            (true, _) => Self::Over,
+            (_, true) => Self::Ran,
+            _ => Self::Stuck,
+        }
+    }
 }
 
 pub(crate) struct Dispatch<'a> {
@@ -193,53 +225,58 @@ impl Dispatch<'_> {
                 idle = 0;
                 continue;
             }
-            let mut moved = false;
-            for w in 0..self.threads.div_ceil(32) {
-                match collective::resolve(self, w) {
-                    Ok(m) => moved |= m,
-                    Err(f) => return self.fail(f),
+            match self.resolve_collectives() {
+                Ok(false) => {}
+                Ok(true) => {
+                    idle = 0;
+                    // A warp whose collectives are part of a loop that waits must not hold up the others' barriers.
+                    if passes.is_multiple_of(PASSES_PER_LOOK) {
+                        self.barriers();
+                    }
+                    continue;
                 }
-            }
-            if moved {
-                idle = 0;
-                // A warp whose collectives are part of a loop that waits must not hold up the others' barriers.
-                if passes.is_multiple_of(PASSES_PER_LOOK)
-                    && let Err(f) = self.barriers()
-                {
-                    return self.fail(f);
-                }
-                continue;
+                Err(f) => return self.fail(f),
             }
             if ran {
                 // Only parked threads are still ready: others, perhaps of other blocks, must run.
                 if self.any_ready() {
                     idle += 1;
-                    if idle > 2 {
+                    if idle > 2 && !self.is_in_cluster() {
                         self.rest();
                     }
                 }
                 if self.any_ready() {
                     // Barriers may be complete while others spin.
-                    match self.barriers() {
-                        Ok(true) => idle = 0,
-                        Ok(false) => {}
-                        Err(f) => return self.fail(f),
+                    if self.barriers() {
+                        idle = 0;
+                    } else if idle > 2 && self.is_in_cluster() {
+                        return self.give_way(false);
                     }
                     continue;
                 }
             }
-            match self.barriers() {
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(f) => return self.fail(f),
+            if self.barriers() {
+                continue;
             }
             if self.states().all(|(_, c)| c == EXITED) {
                 return status::OK as u64;
+            }
+            if self.is_in_cluster() {
+                return self.give_way(true);
             }
             // A GPU would hang here for ever.
             self.tell_deadlock();
             return self.fail(self.deadlock());
         }
+    }
+
+    /// Carries out the collectives of warps whose members have all come. Whether there was any.
+    fn resolve_collectives(&self) -> Result<bool, Fault> {
+        let mut moved = false;
+        for warp in 0..self.threads.div_ceil(32) {
+            moved |= collective::resolve(self, warp)?;
+        }
+        Ok(moved)
     }
 
     /// Lets other blocks run, for as long as threads of this one asked to sleep.
@@ -259,7 +296,7 @@ impl Dispatch<'_> {
     }
 
     /// Names a thread that waits for others that never come.
-    fn deadlock(&self) -> Fault {
+    pub(super) fn deadlock(&self) -> Fault {
         let mut f = Fault {
             kind: FaultKind::LaunchFailed as u32,
             ..Fault::default()
@@ -321,22 +358,13 @@ impl Dispatch<'_> {
 
     /// Runs everything that is ready, once.
     fn pass(&self) -> Result<Pass, u64> {
+        if self.lanes == 1 {
+            return self.pass_one_by_one();
+        }
         let conts = conts(self.scratch);
         let mut ran = false;
         let mut over = true;
         let mut t = 0;
-        if self.lanes == 1 {
-            for place in 0..self.threads {
-                let t = self.ordered(place);
-                let c = conts[t as usize] & !COHERENT;
-                over &= c == EXITED;
-                if c & WAITING == 0 && c != EXITED {
-                    ran = true;
-                    self.status(self.run(1, t, t, c))?;
-                }
-            }
-            t = self.threads;
-        }
         while t < self.threads {
             let c = conts[t as usize];
             if c & COHERENT != 0 {
@@ -356,8 +384,7 @@ impl Dispatch<'_> {
                 continue;
             }
             ran = true;
-            let whole = self.lanes > 1
-                && t % self.lanes == 0
+            let whole = t.is_multiple_of(self.lanes)
                 && t + self.lanes <= self.threads
                 && (1..self.lanes).all(|l| conts[(t + l) as usize] == c)
                 && self.k.plan.is_vector_entry(self.lanes as usize, c)
@@ -376,11 +403,23 @@ impl Dispatch<'_> {
                 t += 1;
             }
         }
-        Ok(match (over, ran) {
-            (true, _) => Pass::Over,
-            (_, true) => Pass::Ran,
-            _ => Pass::Stuck,
-        })
+        Ok(Pass::of(over, ran))
+    }
+
+    /// The same where threads run one by one, in their order.
+    fn pass_one_by_one(&self) -> Result<Pass, u64> {
+        let conts = conts(self.scratch);
+        let (mut ran, mut over) = (false, true);
+        for place in 0..self.threads {
+            let t = self.ordered(place);
+            let c = conts[t as usize] & !COHERENT;
+            over &= c == EXITED;
+            if c & WAITING == 0 && c != EXITED {
+                ran = true;
+                self.status(self.run(1, t, t, c))?;
+            }
+        }
+        Ok(Pass::of(over, ran))
     }
 
     fn status(&self, st: u64) -> Result<(), u64> {

@@ -167,6 +167,13 @@ impl Env<'_> {
             SpecialReg::NCtaId(d) => pick(d, c.grid),
             SpecialReg::LaneId => u64::from(self.thread & 31),
             SpecialReg::WarpId => u64::from(self.thread >> 5),
+            SpecialReg::ClusterNCtaId(d) => pick(d, c.cluster_place.extent),
+            SpecialReg::ClusterCtaId(d) => pick(d, c.cluster_place.block),
+            SpecialReg::ClusterId(d) => pick(d, c.cluster_place.cluster),
+            SpecialReg::NClusterId(d) => pick(d, c.cluster_place.clusters),
+            SpecialReg::ClusterCtaRank => u64::from(c.cluster_place.rank),
+            SpecialReg::ClusterNCtaRank => u64::from(c.cluster_place.size),
+            SpecialReg::IsExplicitCluster => u64::from(c.cluster_place.is_explicit),
             s => s.reserved_offset().map_or(0, u64::from),
         }
     }
@@ -242,6 +249,32 @@ impl Env<'_> {
         host
     }
 
+    /// Where the memory of a space begins, its length, and how far in it an address is.
+    #[inline]
+    fn window(&self, space: Space, address: u64, is_kernel: bool) -> (u64, u64, u64) {
+        let c = self.context();
+        let local = c.local_base + u64::from(self.thread) * c.local_stride;
+        // Local memory is reserved for the threads of the block, and lanes past them have none.
+        let local_len = match u64::from(self.thread) < c.block.count() {
+            true => c.local_stride,
+            false => 0,
+        };
+        match space {
+            Space::Shared => (c.shared_base, c.shared_len, address),
+            Space::SharedCluster => match c.cluster_shared(address) {
+                Some((base, offset)) => (base, c.shared_len, offset),
+                None => (c.shared_base, 0, address),
+            },
+            Space::Local => (local, local_len, address),
+            Space::Param if is_kernel => (c.params as u64, c.params_len, address),
+            Space::Param => (local, local_len, address),
+            _ => {
+                let offset = address.wrapping_sub(c.arena_base);
+                (c.arena_base, c.arena_len, offset)
+            }
+        }
+    }
+
     pub(crate) fn host_at(
         &self,
         space: Space,
@@ -250,30 +283,10 @@ impl Env<'_> {
         align: u32,
         write: bool,
     ) -> Result<u64, Fault> {
-        let c = self.context();
-        let local = c.local_base + u64::from(self.thread) * c.local_stride;
-        let is_kernel = self
-            .kernel
-            .plan
-            .unit
-            .func(&self.kernel.module, self.place.instance)
-            .is_kernel;
-        // Local memory is reserved for the threads of the block, and lanes past them have none.
-        let local_len = match u64::from(self.thread) < c.block.count() {
-            true => c.local_stride,
-            false => 0,
-        };
-        let (start, len, offset) = match space {
-            Space::Shared | Space::SharedCluster => (c.shared_base, c.shared_len, address),
-            Space::Local => (local, local_len, address),
-            Space::Param if is_kernel => (c.params as u64, c.params_len, address),
-            Space::Param => (local, local_len, address),
-            _ => (
-                c.arena_base,
-                c.arena_len,
-                address.wrapping_sub(c.arena_base),
-            ),
-        };
+        let unit = &self.kernel.plan.unit;
+        let function = unit.func(&self.kernel.module, self.place.instance);
+        let is_kernel = function.is_kernel;
+        let (start, len, offset) = self.window(space, address, is_kernel);
         let bad = |kind| Fault {
             address,
             bytes,
@@ -295,7 +308,7 @@ impl Env<'_> {
         if len < u64::from(bytes) || offset > len - u64::from(bytes) {
             return Err(bad(FaultKind::IllegalAddress));
         }
-        let exact = self.kernel.memcheck && start == c.arena_base;
+        let exact = self.kernel.memcheck && start == self.context().arena_base;
         let within = |s: &dyn Services| s.check_access(address, u64::from(bytes), write);
         if exact && !self.services().is_none_or(within) {
             return Err(bad(FaultKind::IllegalAddress));

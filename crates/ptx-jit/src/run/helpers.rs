@@ -127,12 +127,10 @@ extern "C" fn fault(
     let k = kernel(ctx);
     // SAFETY: as for `kernel`.
     let c = unsafe { &*ctx };
-    let span = meta & 0xffff_ffff;
     let align = 1u64 << (meta >> 32 & 0xff);
     let window = meta >> 40 & 15;
-    let n = meta >> 44 & 0xfff;
     let write = meta >> 56 & 1;
-    let (start, len) = match window {
+    let memory = match window {
         0 => (c.arena_base, c.arena_len),
         1 => (0, c.shared_len),
         2 => (0, c.local_stride),
@@ -140,32 +138,14 @@ extern "C" fn fault(
     };
     let slow = &k.plan.slow[site as usize];
     let bytes = k.access_bytes(slow.place);
-    // SAFETY: generated code stored `n` addresses.
-    let first = unsafe { *addresses };
-    // SAFETY: the header was filled by `run_block`.
-    let lanes = unsafe { *c.scratch.add(scratch::LANES as usize).cast::<u32>() };
-    let (count, reach) = if n == 1 && stride != 0 {
-        (u64::from(lanes), (stride * (i64::from(lanes) - 1)).min(0))
-    } else {
-        (n, 0)
-    };
-    let own_span = if stride != 0 && n == 1 {
-        span - stride.unsigned_abs() * (count - 1)
-    } else {
-        span
-    };
-    let address_of = |lane: u64| match n {
-        1 => first
-            .wrapping_sub(reach as u64)
-            .wrapping_add((stride * lane as i64) as u64),
-        // SAFETY: as above.
-        _ => unsafe { *addresses.add(lane as usize) },
-    };
-    let found = (0..count).find_map(|lane| {
-        let (kind, at) = wrong_access(address_of(lane), (start, len), own_span, align, bytes)?;
+    // SAFETY: generated code stored as many addresses as `meta` says; the header was filled by `run_block`.
+    let checked = unsafe { Checked::of(c, addresses, stride, meta) };
+    let found = (0..checked.count).find_map(|lane| {
+        let address = checked.address_of(lane);
+        let (kind, at) = wrong_access(address, memory, checked.span, align, bytes)?;
         Some((kind, at, lane))
     });
-    let found = found.unwrap_or((FaultKind::IllegalAddress, first, 0));
+    let found = found.unwrap_or((FaultKind::IllegalAddress, checked.first(), 0));
     let (ptx_line, source_line) = k.line(slow.place);
     // A narrow address was extended by its sign; the program knows its 32 bits.
     let address = match found.1 >> 32 {
@@ -186,6 +166,58 @@ extern "C" fn fault(
         },
     );
     0
+}
+
+/// The addresses of a check that failed.
+struct Checked<'a> {
+    /// One for each lane, or the lowest alone.
+    stored: &'a [u64],
+    /// From lane to lane, where one address stands for all.
+    stride: i64,
+    /// Lanes.
+    count: u64,
+    /// Bytes that each lane accesses.
+    span: u64,
+}
+
+impl Checked<'_> {
+    /// # Safety
+    /// `addresses` are as many as `meta` says, and the header of the block's scratch memory is filled.
+    unsafe fn of(c: &BlockContext, addresses: *const u64, stride: i64, meta: u64) -> Self {
+        let (span, n) = (meta & 0xffff_ffff, meta >> 44 & 0xfff);
+        // SAFETY: by contract.
+        let stored = unsafe { std::slice::from_raw_parts(addresses, n as usize) };
+        if n != 1 || stride == 0 {
+            return Self {
+                stored,
+                stride: 0,
+                count: n,
+                span,
+            };
+        }
+        // SAFETY: by contract.
+        let lanes = unsafe { *c.scratch.add(scratch::LANES as usize).cast::<u32>() };
+        Self {
+            stored,
+            stride,
+            count: u64::from(lanes),
+            span: span - stride.unsigned_abs() * (u64::from(lanes) - 1),
+        }
+    }
+
+    fn first(&self) -> u64 {
+        self.stored.first().copied().unwrap_or(0)
+    }
+
+    fn address_of(&self, lane: u64) -> u64 {
+        if self.stride == 0 {
+            return self.stored[lane as usize];
+        }
+        // The lowest address is the last lane's where they descend.
+        let reach = (self.stride * (self.count as i64 - 1)).min(0);
+        let offset = self.stride * lane as i64 - reach;
+        self.first().wrapping_add(offset as u64)
+    }
 }
 
 /// Called when `*stop` is not 0: waits, or asks for the end. Not 0 means cancel.

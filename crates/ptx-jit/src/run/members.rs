@@ -13,6 +13,7 @@ use super::collective::env_of;
 use super::dispatch::Dispatch;
 use super::env::{self, Env};
 use super::matrix_ops::{element, ld_matrix, multiply, st_matrix, stride_of};
+use super::whole_warp;
 use crate::plan::SyncSite;
 
 /// Lanes of a warp that do a collective together.
@@ -71,6 +72,7 @@ pub(crate) fn execute(
         Op::MovMatrix { dst, src } => m.transpose(*dst, *src),
         Op::Mma(x) => multiply(members, x, false, &env, &put)?,
         Op::WmmaMma(x) => multiply(members, x, true, &env, &put)?,
+        Op::Wgmma(x) => whole_warp::wgmma(d, w, site, x)?,
         Op::WmmaLoad(x) => m.wmma_load(x)?,
         Op::WmmaStore(x) => m.wmma_store(x)?,
         _ => return Err(m.illegal()),

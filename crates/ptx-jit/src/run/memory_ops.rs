@@ -2,19 +2,38 @@
 
 use mica_kernel::{Fault, FaultKind, update_128};
 use mica_ptx::ast::{
-    Address, Atom, AtomOp, Completion, MbarrierOp, MbarrierPhase, Op, Operand, ScalarType, Space,
+    Address, Atom, AtomOp, MbarrierOp, MbarrierPhase, Op, Operand, RegId, ScalarType, Space,
 };
 use mica_ptx_ops::{atomic, mbarrier};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use mica_ptx_ops::typed::mask;
+use mica_ptx_ops::typed::{extend, mask};
 
+use super::bulk_copies;
 use super::env::Env;
 use super::scalar_ops::Out;
 
 pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), Fault> {
     match op {
         Op::Atom(a) => atom(env, a, out),
+        Op::Ld {
+            space,
+            ty,
+            dst,
+            addr,
+            ..
+        } => load(env, (*space, *ty), dst, addr, out),
+        Op::St {
+            space,
+            ty,
+            addr,
+            src,
+            ..
+        } => store(env, (*space, *ty), addr, src),
+        Op::BarCluster { wait: false, .. } => {
+            super::cluster::arrive(env);
+            Ok(())
+        }
         Op::CpAsync { .. } => copy_small(env, op),
         Op::CpAsyncMbarrierArrive { noinc, space, mbar } => {
             // The copies are complete, so the arrival is due at once.
@@ -24,30 +43,8 @@ pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), F
             })
             .map(|_| ())
         }
-        Op::CpAsyncBulk(x) => {
-            let bytes = bulk_bytes(env, x.size)?;
-            let to = env.host(x.dst_space, &x.dst, bytes, 16, true)?;
-            let from = env.host(x.src_space, &x.src, bytes, 16, false)?;
-            let keep = x.byte_mask.map(|m| env.word(m));
-            for i in 0..u64::from(bytes) {
-                if keep.is_none_or(|m| m >> (i % 16) & 1 == 1) {
-                    env.store(to + i, 1, env.load(from + i, 1));
-                }
-            }
-            complete(env, &x.completion, bytes)
-        }
-        Op::CpReduceAsyncBulk(x) => {
-            let bytes = bulk_bytes(env, x.size)?;
-            let to = env.host(x.dst_space, &x.dst, bytes, 16, true)?;
-            let from = env.host(x.src_space, &x.src, bytes, 16, false)?;
-            let step = x.ty.bytes();
-            for i in (0..u64::from(bytes)).step_by(step as usize) {
-                let v = env.load(from + i, step);
-                rmw(to + i, step, |old| {
-                    atomic::apply(x.op, x.ty, false, old, v, 0)
-                });
-            }
-            complete(env, &x.completion, bytes)
+        Op::CpAsyncBulk(_) | Op::CpReduceAsyncBulk(_) | Op::CpAsyncBulkTensor(_) => {
+            bulk_copies::execute(env, op)
         }
         Op::StAsync {
             ty,
@@ -57,11 +54,11 @@ pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), F
         } => {
             let size = ty.bytes();
             let bytes = size * src.len() as u32;
-            let to = env.host(Space::Shared, addr, bytes, bytes, true)?;
+            let to = env.host(Space::SharedCluster, addr, bytes, bytes, true)?;
             for (i, o) in src.iter().enumerate() {
                 env.store(to + i as u64 * u64::from(size), size, env.value(*o));
             }
-            update(env, Space::Shared, mbar, |s| {
+            update(env, Space::SharedCluster, mbar, |s| {
                 mbarrier::complete_tx(s, bytes)
             })
             .map(|_| ())
@@ -103,22 +100,49 @@ fn copy_small(env: &Env<'_>, op: &Op) -> Result<(), Fault> {
     Ok(())
 }
 
-/// How much a bulk copy is of. Multiples of 16 only: a reduction goes by whole elements, and would end outside.
-fn bulk_bytes(env: &Env<'_>, size: Operand) -> Result<u32, Fault> {
-    let bytes = env.word(size);
-    if !bytes.is_multiple_of(16) {
-        return Err(env.fault(FaultKind::MisalignedAddress));
+/// `ld.shared::cluster`: of any block of the cluster.
+fn load(
+    env: &Env<'_>,
+    (space, ty): (Space, ScalarType),
+    dst: &[Option<RegId>],
+    addr: &Address,
+    out: &mut Out<'_>,
+) -> Result<(), Fault> {
+    let size = ty.bytes();
+    let bytes = size * dst.len() as u32;
+    let host = env.host(space, addr, bytes, bytes, false)?;
+    for (i, r) in dst.iter().enumerate() {
+        let Some(r) = r else { continue };
+        let at = host + i as u64 * u64::from(size);
+        let low = env.load(at, size.min(8));
+        let high = if size == 16 { env.load(at + 8, 8) } else { 0 };
+        let low = match ty.is_signed() {
+            true => extend(ty, low),
+            false => low,
+        };
+        out(*r, u128::from(high) << 64 | u128::from(low));
     }
-    Ok(bytes)
+    Ok(())
 }
 
-fn complete(env: &Env<'_>, c: &Completion, bytes: u32) -> Result<(), Fault> {
-    match c {
-        Completion::Mbarrier(a) => {
-            update(env, Space::Shared, a, |s| mbarrier::complete_tx(s, bytes)).map(|_| ())
+/// `st.shared::cluster`.
+fn store(
+    env: &Env<'_>,
+    (space, ty): (Space, ScalarType),
+    addr: &Address,
+    src: &[Operand],
+) -> Result<(), Fault> {
+    let size = ty.bytes();
+    let bytes = size * src.len() as u32;
+    let host = env.host(space, addr, bytes, bytes, true)?;
+    for (i, o) in src.iter().enumerate() {
+        let (at, bits) = (host + i as u64 * u64::from(size), env.wide(*o));
+        env.store(at, size.min(8), bits as u64);
+        if size == 16 {
+            env.store(at + 8, 8, (bits >> 64) as u64);
         }
-        Completion::BulkGroup => Ok(()),
     }
+    Ok(())
 }
 
 /// An atomic update of 1, 2, 4 or 8 checked bytes. Gives the old value.
@@ -165,7 +189,9 @@ fn atom(env: &Env<'_>, a: &Atom, out: &mut Out<'_>) -> Result<(), Fault> {
         }
     }
     if let Some(m) = &a.mbar {
-        update(env, Space::Shared, m, |s| mbarrier::complete_tx(s, bytes))?;
+        update(env, Space::SharedCluster, m, |s| {
+            mbarrier::complete_tx(s, bytes)
+        })?;
     }
     Ok(())
 }
@@ -186,7 +212,7 @@ fn atom_128(env: &Env<'_>, a: &Atom, out: &mut Out<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-fn update(
+pub(super) fn update(
     env: &Env<'_>,
     space: Space,
     addr: &Address,

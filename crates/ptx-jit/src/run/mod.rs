@@ -5,6 +5,8 @@
 //! fault in the arena may leave by `siglongjmp`.
 
 mod barrier;
+mod bulk_copies;
+mod cluster;
 mod coherence;
 mod collective;
 mod dispatch;

@@ -51,6 +51,44 @@ impl Rows<'_> {
     }
 }
 
+/// A lane's value of a register.
+///
+/// # Safety
+/// `at` is a cell of a row of this class.
+#[inline]
+unsafe fn read_cell(at: *const u8, class: Class) -> u64 {
+    // SAFETY: by contract.
+    unsafe {
+        match step(class) {
+            4 if class == Class::Pred => u64::from(at.cast::<u32>().read_unaligned() != 0),
+            4 => u64::from(at.cast::<u32>().read_unaligned()),
+            _ => at.cast::<u64>().read_unaligned(),
+        }
+    }
+}
+
+/// Sets a lane's value of a register.
+///
+/// # Safety
+/// As for [`read_cell`].
+#[inline]
+unsafe fn write_cell(at: *mut u8, class: Class, value: u128) {
+    // What a register does not hold is left out; of a predicate all bits of a lane are set.
+    let word = match class {
+        Class::Pred if value != 0 => u32::MAX,
+        Class::B16 => value as u32 & 0xffff,
+        _ => value as u32,
+    };
+    // SAFETY: by contract.
+    unsafe {
+        match step(class) {
+            4 => at.cast::<u32>().write_unaligned(word),
+            8 => at.cast::<u64>().write_unaligned(value as u64),
+            _ => at.cast::<u128>().write_unaligned(value),
+        }
+    }
+}
+
 /// `rows` holds the registers, then the results, for `lanes` threads from `t` on.
 pub(super) extern "C" fn slow_row(
     ctx: Ctx,
@@ -80,35 +118,15 @@ pub(super) extern "C" fn slow_row(
         env.thread = t as u32 + lane as u32;
         for (row, (value, (_, class))) in env.values.iter_mut().zip(&s.uses).enumerate() {
             // SAFETY: compiled code stored a row of this class for each register.
-            *value = unsafe {
-                let at = rows.add(at(row, lane, *class));
-                match step(*class) {
-                    4 if *class == Class::Pred => u64::from(at.cast::<u32>().read_unaligned() != 0),
-                    4 => u64::from(at.cast::<u32>().read_unaligned()),
-                    _ => at.cast::<u64>().read_unaligned(),
-                }
-            };
+            *value = unsafe { read_cell(rows.add(at(row, lane, *class)), *class) };
         }
         let mut out = |r: mica_ptx::ast::RegId, v: u128| {
             let Some(i) = s.defs.iter().position(|d| d.0 == r) else {
                 return;
             };
             let class = s.defs[i].1;
-            // What a register does not hold is left out; of a predicate all bits of a lane are set.
-            let word = match class {
-                Class::Pred if v != 0 => u32::MAX,
-                Class::B16 => v as u32 & 0xffff,
-                _ => v as u32,
-            };
             // SAFETY: there is a row of this class for each result.
-            unsafe {
-                let at = rows.add(at(s.uses.len() + i, lane, class));
-                match step(class) {
-                    4 => at.cast::<u32>().write_unaligned(word),
-                    8 => at.cast::<u64>().write_unaligned(v as u64),
-                    _ => at.cast::<u128>().write_unaligned(v),
-                }
-            }
+            unsafe { write_cell(rows.add(at(s.uses.len() + i, lane, class)), class, v) };
         };
         if let Err(f) = scalar_ops::execute(&env, &mut out) {
             set_fault(ctx, f);

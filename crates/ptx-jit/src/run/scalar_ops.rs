@@ -29,6 +29,48 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
         Op::IsSpacep { space, dst, src } => {
             out(*dst, u128::from(in_space(env, *space, env.value(*src))));
         }
+        Op::Cvta {
+            to_generic,
+            space: Space::SharedCluster,
+            dst,
+            src,
+            ..
+        } => {
+            let (c, at) = (env.context(), env.value(*src));
+            out(
+                *dst,
+                u128::from(match to_generic {
+                    true => c.generic_of_shared(at),
+                    false => c.shared_of_generic(at),
+                }),
+            );
+        }
+        Op::Mapa {
+            space,
+            dst,
+            a,
+            rank,
+            ..
+        } => {
+            let (c, at, rank) = (env.context(), env.value(*a), env.word(*rank));
+            out(
+                *dst,
+                u128::from(match space {
+                    Space::Generic => c.map_generic(at, rank),
+                    _ => c.map_shared(at, rank),
+                }),
+            );
+        }
+        Op::GetCtaRank { space, dst, a } => {
+            let (c, at) = (env.context(), env.value(*a));
+            out(
+                *dst,
+                u128::from(match space {
+                    Space::Generic => c.find_shared(at).map_or(0, |(rank, _)| rank),
+                    _ => c.shared_rank(at),
+                }),
+            );
+        }
         Op::IsTypep { dst, .. } => out(*dst, 0),
         // PTX allows a sleep of no time, and others of the block may have work.
         Op::Nanosleep { duration } => env.sleep(env.word(*duration)),
@@ -57,7 +99,8 @@ fn in_space(env: &Env<'_>, space: Space, address: u64) -> bool {
     let own = address.wrapping_sub(local) < c.local_stride;
     let params = c.params_device != 0 && address.wrapping_sub(c.params_device) < c.params_len;
     match space {
-        Space::Shared | Space::SharedCluster => shared,
+        Space::Shared => shared,
+        Space::SharedCluster => c.find_shared(address).is_some(),
         Space::Local => own,
         Space::Param => params,
         Space::Const => env.kernel.layout.globals.iter().enumerate().any(|(i, g)| {
@@ -78,26 +121,11 @@ fn builtin(
     out: &mut Out<'_>,
 ) -> Result<(), Fault> {
     let name = env.kernel.module.func(f).name.as_str();
-    let local = |var: mica_ptx::ast::VarId, bytes: u32, write: bool| {
-        env.host_at(Space::Local, env.var_address(var), bytes, 1, write)
+    let widths = match name {
+        "__assertfail" => [8, 8, 4, 8, 8],
+        _ => [8; 5],
     };
-    let widths: [u32; 5] = if name == "__assertfail" {
-        [8, 8, 4, 8, 8]
-    } else {
-        [8; 5]
-    };
-    let mut words = [0u64; 5];
-    for ((word, arg), bytes) in words.iter_mut().zip(args).zip(widths) {
-        *word = match arg {
-            CallArg::Var(v) => {
-                let bytes = bytes.min(env.kernel.module.var(*v).size.max(1) as u32);
-                env.load(local(*v, bytes, false)?, bytes)
-            }
-            CallArg::Reg(r) => env.reg(*r),
-            CallArg::Imm(bits) => *bits,
-            CallArg::None => 0,
-        };
-    }
+    let words = arguments(env, args, widths)?;
     let s = env.services();
     let (result, bytes) = match name {
         "vprintf" => (
@@ -133,9 +161,30 @@ fn builtin(
         _ => return Err(env.fault(FaultKind::InvalidPc)),
     };
     match rets.first() {
-        Some(CallArg::Var(v)) => env.store(local(*v, bytes, true)?, bytes, result),
+        Some(CallArg::Var(v)) => {
+            let at = env.host_at(Space::Local, env.var_address(*v), bytes, 1, true)?;
+            env.store(at, bytes, result);
+        }
         Some(CallArg::Reg(r)) => out(*r, u128::from(result)),
         _ => {}
     }
     Ok(())
+}
+
+/// What a built-in function is called with, at most so many bytes of each argument.
+fn arguments(env: &Env<'_>, args: &[CallArg], widths: [u32; 5]) -> Result<[u64; 5], Fault> {
+    let mut words = [0; 5];
+    for ((word, arg), bytes) in words.iter_mut().zip(args).zip(widths) {
+        *word = match arg {
+            CallArg::Var(v) => {
+                let bytes = bytes.min(env.kernel.module.var(*v).size.max(1) as u32);
+                let at = env.host_at(Space::Local, env.var_address(*v), bytes, 1, false)?;
+                env.load(at, bytes)
+            }
+            CallArg::Reg(r) => env.reg(*r),
+            CallArg::Imm(bits) => *bits,
+            CallArg::None => 0,
+        };
+    }
+    Ok(words)
 }

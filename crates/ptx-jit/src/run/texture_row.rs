@@ -42,25 +42,22 @@ impl Lanes {
     }
 }
 
-/// Samples for all lanes. `None`, with nothing done, where that has to go lane by lane.
-pub(super) fn sample(env: &Env<'_>, x: &Tex, rows: &Rows<'_>) -> Option<()> {
-    let dims = match x.geom {
-        Geometry::D1 => 1,
-        Geometry::D2 => 2,
-        _ => return None,
-    };
+/// The coordinates of a plain `tex` of one or two dimensions.
+fn coordinates(x: &Tex, rows: &Rows<'_>) -> Option<[Lanes; 2]> {
     let is_plain = x.layer.is_none() && x.offsets.is_empty() && x.dst_ty != ScalarType::F16x2;
-    if !is_plain || x.coords.len() < dims {
+    if !is_plain {
         return None;
     }
-    let coords = [
-        words(rows, x.coords[0])?,
-        match dims {
-            2 => words(rows, x.coords[1])?,
-            _ => Lanes::Number(0),
-        },
-    ];
-    let mut results: [Option<*mut u32>; 4] = [None; 4];
+    match (x.geom, &x.coords[..]) {
+        (Geometry::D1, [a, ..]) => Some([words(rows, *a)?, Lanes::Number(0)]),
+        (Geometry::D2, [a, b, ..]) => Some([words(rows, *a)?, words(rows, *b)?]),
+        _ => None,
+    }
+}
+
+/// Where the four components go that are wanted.
+fn results(x: &Tex, rows: &Rows<'_>) -> Option<[Option<*mut u32>; 4]> {
+    let mut results = [None; 4];
     if x.dst.len() > results.len() {
         return None;
     }
@@ -70,6 +67,13 @@ pub(super) fn sample(env: &Env<'_>, x: &Tex, rows: &Rows<'_>) -> Option<()> {
             None => None,
         };
     }
+    Some(results)
+}
+
+/// Samples for all lanes. `None`, with nothing done, where that has to go lane by lane.
+pub(super) fn sample(env: &Env<'_>, x: &Tex, rows: &Rows<'_>) -> Option<()> {
+    let coords = coordinates(x, rows)?;
+    let results = results(x, rows)?;
     let resident = match x.resident {
         Some(r) => Some(result(rows, r, Class::Pred)?),
         None => None,

@@ -4,14 +4,18 @@
 //! Owns finding such warps, and the simple collectives on whole rows of slots. What takes part of a
 //! warp, or arrives in pieces, is [`super::collective`]'s.
 
-use mica_kernel::Fault;
-use mica_ptx::ast::{Mma, Op, Operand, RegId, ScalarType, VoteMode};
+use mica_kernel::{Fault, FaultKind};
+use mica_ptx::ast::{
+    Mma, Op, Operand, RegId, ScalarType, ShflMode, Space, VoteMode, Wgmma, WgmmaFactor,
+};
 use mica_ptx_ops::matrix::WarpRegister;
+use mica_ptx_ops::matrix::wgmma::{Descriptor, Left, PIECE};
 use mica_ptx_ops::{typed, warp};
 
 use super::coherence::slot;
+use super::collective::env_of;
 use super::dispatch::{Dispatch, conts};
-use super::env;
+use super::env::{self, Env};
 use super::helpers::{Ctx, kernel, set_fault};
 use super::members;
 use crate::plan::SyncSite;
@@ -90,6 +94,22 @@ pub(super) extern "C" fn collective(ctx: Ctx, index: u64, t: u64) -> u64 {
     }
 }
 
+/// `wgmma.mma_async`: the rows that a warp computes.
+pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Result<(), Fault> {
+    let first = w * 32;
+    let row = Row {
+        d,
+        site,
+        first,
+        lanes: d.threads.saturating_sub(first).min(32) as usize,
+    };
+    let e = env_of(d, site, first);
+    match row.wgmma(x, &e) {
+        Some(done) => done,
+        None => Err(e.fault(FaultKind::IllegalInstruction)),
+    }
+}
+
 /// The slots of one warp at one site.
 struct Row<'d, 'k> {
     d: &'d Dispatch<'k>,
@@ -165,7 +185,9 @@ impl Row<'_, '_> {
     /// block, which no warp opens.
     fn is_everyone(&self, op: &Op) -> Option<bool> {
         let mask = match op {
-            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } => return None,
+            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } | Op::WgmmaWait => {
+                return None;
+            }
             Op::BarWarp { mask }
             | Op::Match { mask, .. }
             | Op::Redux { mask, .. }
@@ -179,6 +201,29 @@ impl Row<'_, '_> {
         let masks = &self.load(mask)?[..self.lanes];
         let all = self.members();
         Some(masks.iter().all(|m| *m == masks[0]) && masks[0] as u32 & all == all)
+    }
+
+    /// Gives each lane the value of the lane that it names, with the bits of its clamp.
+    fn shuffle(
+        &self,
+        mode: ShflMode,
+        (dst, pred): (Option<RegId>, Option<RegId>),
+        values: &WarpRegister,
+        (lane, clamp): (WarpRegister, WarpRegister),
+    ) {
+        let from: [(u32, bool); 32] = std::array::from_fn(|l| {
+            warp::shfl_source(mode, l as u32, lane[l] as u32, clamp[l] as u32)
+        });
+        if let Some(dst) = dst {
+            self.store(dst, |l| match from[l].0 as usize {
+                lane if lane < self.lanes => values[lane],
+                // No lane: its own value.
+                _ => values[l],
+            });
+        }
+        if let Some(pred) = pred {
+            self.store(pred, |l| u64::from(from[l].1));
+        }
     }
 
     /// Does what needs no more than rows. `None` for the rest.
@@ -215,21 +260,8 @@ impl Row<'_, '_> {
                 clamp,
                 ..
             } => {
-                let values = self.load(*src)?;
-                let (lane, clamp) = (self.load(*lane)?, self.load(*clamp)?);
-                let from: [(u32, bool); 32] = std::array::from_fn(|l| {
-                    warp::shfl_source(*mode, l as u32, lane[l] as u32, clamp[l] as u32)
-                });
-                if let Some(dst) = dst {
-                    self.store(*dst, |l| match from[l].0 as usize {
-                        lane if lane < self.lanes => values[lane],
-                        // No lane: its own value.
-                        _ => values[l],
-                    });
-                }
-                if let Some(pred) = pred {
-                    self.store(*pred, |l| u64::from(from[l].1));
-                }
+                let from = (self.load(*lane)?, self.load(*clamp)?);
+                self.shuffle(*mode, (*dst, *pred), &self.load(*src)?, from);
             }
             Op::Match {
                 all: false,
@@ -258,6 +290,41 @@ impl Row<'_, '_> {
             (..=24, ..=8) => self.multiply_rows::<24, 8>(x),
             _ => None,
         }
+    }
+
+    fn wgmma(&self, x: &Wgmma, e: &Env<'_>) -> Option<Result<(), Fault>> {
+        let plan = self.site.wgmma.as_ref()?;
+        let rows = |list: &[Operand]| -> Option<Vec<WarpRegister>> {
+            list.iter().map(|o| self.load(*o)).collect()
+        };
+        let registers;
+        let left = match &x.a {
+            WgmmaFactor::Registers(list) => {
+                registers = rows(list)?;
+                Left::Registers(&registers)
+            }
+            WgmmaFactor::Descriptor(from) => {
+                Left::Shared(Descriptor::of(e.value(*from)), self.first / 32)
+            }
+        };
+        let accumulators: Vec<Operand> = x.d.iter().map(|r| Operand::Reg(*r)).collect();
+        let mut d = rows(&accumulators)?;
+        let right = Descriptor::of(e.value(x.b));
+        let adds = e.pred(x.scale_d);
+        let mut bad = None;
+        let mut read = |at| {
+            let host = e.host_at(Space::Shared, at, PIECE as u32, PIECE as u32, false);
+            let host = host.map_err(|fault| bad = Some(fault)).ok()?;
+            let [low, high] = [0, 8].map(|offset| env::load(host + offset, 8));
+            Some((u128::from(high) << 64 | u128::from(low)).to_le_bytes())
+        };
+        if plan.run(&left, right, adds, &mut d, &mut read).is_none() {
+            return bad.map(Err);
+        }
+        for (r, row) in x.d.iter().zip(&d) {
+            self.store(*r, |l| row[l]);
+        }
+        Some(Ok(()))
     }
 
     fn multiply_rows<const FROM: usize, const TO: usize>(&self, x: &Mma) -> Option<()> {

@@ -99,31 +99,17 @@ pub(crate) fn solve(
                 .entry(b)
                 .or_insert_with(|| influence(unit, graph, live_in, &defs, b));
             for r in set.iter() {
-                if s.uniformities[r as usize] != Uniformity::Varying {
-                    s.uniformities[r as usize] = Uniformity::Varying;
-                    changed = true;
-                }
+                let known = &mut s.uniformities[r as usize];
+                changed |= *known != Uniformity::Varying;
+                *known = Uniformity::Varying;
             }
         }
-        if !changed {
-            // What is still unknown is never written before it is read: any value will do.
-            let mut unknown = false;
-            for x in &mut s.uniformities {
-                if *x == Uniformity::Undef {
-                    *x = Uniformity::Uniform;
-                    unknown = true;
-                }
-            }
-            if !unknown {
-                break;
-            }
+        // What is still unknown is never written before it is read: any value will do.
+        if !changed && !s.make_uniform(Uniformity::Undef) {
+            break;
         }
     }
-    for x in &mut s.uniformities {
-        if *x == Uniformity::Affine(0) {
-            *x = Uniformity::Uniform;
-        }
-    }
+    s.make_uniform(Uniformity::Affine(0));
     Uniformities {
         of: s.uniformities,
         guards: s.guards,
@@ -190,6 +176,16 @@ fn influence(unit: &Unit, graph: &Graph, live_in: &[BitSet], defs: &[BitSet], b:
 }
 
 impl Solver<'_> {
+    /// Makes registers of this kind uniform. Whether there was one.
+    fn make_uniform(&mut self, kind: Uniformity) -> bool {
+        let mut any = false;
+        for known in self.uniformities.iter_mut().filter(|known| **known == kind) {
+            *known = Uniformity::Uniform;
+            any = true;
+        }
+        any
+    }
+
     fn find_small(&mut self, graph: &Graph) {
         let mut other = HashSet::new();
         for &b in &graph.rpo {

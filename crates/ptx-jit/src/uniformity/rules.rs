@@ -28,36 +28,19 @@ impl Solver<'_> {
                 space: Space::Local,
                 ..
             } => Uniformity::Varying,
+            // By the runtime, which gives each lane a value of its own.
+            Op::Cvta {
+                space: Space::SharedCluster,
+                ..
+            } => self.all_uses(instance, i),
             Op::Cvta { src, .. } => match src {
                 Operand::Var { var, .. } if module.var(*var).space == Space::Local => {
                     Uniformity::Varying
                 }
                 src => uniformity(self, src),
             },
-            Op::IntBin {
-                op: IntBinOp::Add,
-                ty,
-                sat: false,
-                a,
-                b,
-                ..
-            } if plain(*ty) => add(uniformity(self, a), uniformity(self, b), 1, ty.bits()),
-            Op::IntBin {
-                op: IntBinOp::Sub,
-                ty,
-                sat: false,
-                a,
-                b,
-                ..
-            } if plain(*ty) => add(uniformity(self, a), uniformity(self, b), -1, ty.bits()),
-            Op::IntBin {
-                op: IntBinOp::Shl,
-                ty,
-                a,
-                b: Operand::Imm(n),
-                ..
-            } if plain(*ty) && *n < u64::from(ty.bits()) => {
-                scale(uniformity(self, a), 1i64.wrapping_shl(*n as u32), ty.bits())
+            Op::IntBin { .. } => {
+                (self.sum_or_shift(instance, op)).unwrap_or_else(|| self.all_uses(instance, i))
             }
             Op::Mul { mode, ty, a, b, .. } if plain(*ty) => {
                 self.product(instance, i, *mode, *ty, a, b)
@@ -76,30 +59,7 @@ impl Solver<'_> {
                 let twice = u32::from(*mode == MulMode::Wide);
                 add(p, uniformity(self, c), 1, ty.bits() << twice)
             }
-            Op::Cvt {
-                dst_ty,
-                src_ty,
-                sat: false,
-                dst,
-                src,
-                src2: None,
-                ..
-            } if plain(*dst_ty) && plain(*src_ty) => match uniformity(self, src) {
-                // A register that is wider than the result gets it extended, and each lane by itself: where one
-                // wraps, the lanes are not affine in the register's width.
-                Uniformity::Affine(_) if self.class(instance, *dst) != Class::of(*dst_ty) => {
-                    Uniformity::Varying
-                }
-                Uniformity::Affine(s) => self.convert(instance, i, *dst_ty, *src_ty, src, s),
-                s => s,
-            },
-            Op::Cvt { src, .. } if matches!(src, Operand::Special(_)) => {
-                if uniformity(self, src) == Uniformity::Uniform {
-                    Uniformity::Uniform
-                } else {
-                    Uniformity::Varying
-                }
-            }
+            Op::Cvt { .. } => self.conversion(instance, i, op),
             Op::Mov {
                 src: src @ Operand::Special(_),
                 ..
@@ -111,6 +71,7 @@ impl Solver<'_> {
                 self.all_uses(instance, i)
             }
             Op::Atom(_)
+            | Op::Wgmma(_)
             | Op::Alloca { .. }
             | Op::StackSave { .. }
             | Op::Mbarrier { .. }
@@ -122,6 +83,62 @@ impl Solver<'_> {
             | Op::Tld4(_)
             | Op::Suld(_)
             | Op::CpAsyncBulk(_) => Uniformity::Varying,
+            _ => self.all_uses(instance, i),
+        }
+    }
+
+    /// Sums, differences and shifts by a constant; `None` for other integer instructions.
+    fn sum_or_shift(&self, instance: u32, op: &Op) -> Option<Uniformity> {
+        let Op::IntBin {
+            op,
+            ty,
+            sat: false,
+            a,
+            b,
+            ..
+        } = op
+        else {
+            return None;
+        };
+        if !plain(*ty) {
+            return None;
+        }
+        let of = |o: &Operand| self.operand(instance, o);
+        match (op, b) {
+            (IntBinOp::Add, _) => Some(add(of(a), of(b), 1, ty.bits())),
+            (IntBinOp::Sub, _) => Some(add(of(a), of(b), -1, ty.bits())),
+            (IntBinOp::Shl, Operand::Imm(n)) if *n < u64::from(ty.bits()) => {
+                Some(scale(of(a), 1i64.wrapping_shl(*n as u32), ty.bits()))
+            }
+            _ => None,
+        }
+    }
+
+    fn conversion(&mut self, instance: u32, i: u32, op: &Op) -> Uniformity {
+        match op {
+            Op::Cvt {
+                dst_ty,
+                src_ty,
+                sat: false,
+                dst,
+                src,
+                src2: None,
+                ..
+            } if plain(*dst_ty) && plain(*src_ty) => match self.operand(instance, src) {
+                // A register that is wider than the result gets it extended, and each lane by itself: where one
+                // wraps, the lanes are not affine in the register's width.
+                Uniformity::Affine(_) if self.class(instance, *dst) != Class::of(*dst_ty) => {
+                    Uniformity::Varying
+                }
+                Uniformity::Affine(s) => self.convert(instance, i, *dst_ty, *src_ty, src, s),
+                s => s,
+            },
+            Op::Cvt { src, .. } if matches!(src, Operand::Special(_)) => {
+                match self.operand(instance, src) {
+                    Uniformity::Uniform => Uniformity::Uniform,
+                    _ => Uniformity::Varying,
+                }
+            }
             _ => self.all_uses(instance, i),
         }
     }

@@ -223,7 +223,7 @@ pub(crate) fn is_warp_collective(op: &Op) -> bool {
     is_sync(op)
         && !matches!(
             op,
-            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. }
+            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } | Op::WgmmaWait
         )
 }
 
@@ -245,7 +245,9 @@ pub(crate) fn is_sync(op: &Op) -> bool {
         | Op::Mma(_)
         | Op::WmmaLoad(_)
         | Op::WmmaStore(_)
-        | Op::WmmaMma(_) => true,
+        | Op::WmmaMma(_)
+        | Op::Wgmma(_)
+        | Op::WgmmaWait => true,
         Op::BarCluster { wait, .. } => *wait,
         _ => false,
     }

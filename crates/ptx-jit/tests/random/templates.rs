@@ -511,6 +511,20 @@ pub(crate) const MATRIX: &[&str] = &[
     "bar.sync 0; wmma.load.a.sync.aligned.row.m8n8k32.shared.s4 {Di}, [%sb], 32; wmma.load.c.sync.aligned.col.m8n8k32.shared.s32 {Di, Di}, [%sb+256], 8; bar.sync 0;",
     "wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32 {Di, Di}, {Ai}, {Ai}, {Ai, Ai};",
     "elect.sync Di|Dp, 0xffffffff;",
+    // Descriptors of the first bytes of shared memory: 8 columns without a pattern, with one of 32 bytes, and transposed.
+    "mov.b64 %tl, 0x0000001000080000; bar.sync 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, {Ai, Ai, Ai, Ai}, %tl, Ap, 1, -1, 0; bar.sync 0;",
+    "mov.b64 %tl, 0xc000001000080000; bar.sync 0; wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.u8 {%r0, %r1, %r2, %r3}, {Ai, Ai, Ai, Ai}, %tl, Ap; bar.sync 0;",
+    "mov.b64 %tl, 0x0000001000080000; bar.sync 0; wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%r0, %r1}, %tl, %tl, 1, 1, 1, 1, 1; bar.sync 0;",
+    "mov.b64 %tl, 0x4000000000000000; bar.sync 0; wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%f0, %f1, %f2, %f3}, {Ai, Ai, Ai, Ai}, %tl, 0, 1, 1; bar.sync 0;",
+];
+
+/// The cluster of one block that every block is in: its addresses, special registers and barrier.
+pub(crate) const CLUSTER: &[&str] = &[
+    "mov.u32 %t0, %tx; shl.b32 %t0, %t0, 2; add.s32 %t0, %t0, %sb; mapa.shared::cluster.u32 %t0, %t0, 0; bar.sync 0; st.shared::cluster.u32 [%t0], Ai; bar.sync 0; ld.shared::cluster.u32 Di, [%t0+4]; bar.sync 0;",
+    "cvt.u64.u32 %tl, %sb; cvta.shared::cluster.u64 %tl, %tl; mapa.u64 %tl, %tl, 0; isspacep.shared::cluster Dp, %tl; getctarank.u64 Di, %tl; bar.sync 0; ld.s32 Di, [%tl+64]; bar.sync 0;",
+    "mov.u32 Di, %cluster_ctarank; mov.u32 Di, %cluster_nctarank; mov.u32 Di, %clusterid.x; mov.u32 Di, %nclusterid.x; mov.u32 Di, %cluster_nctaid.y;",
+    "shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; bar.sync 0; atom.shared::cluster.add.u32 Di, [%t0], Ai; atom.shared::cluster.max.s32 Di, [%t0], Ai; bar.sync 0;",
+    "barrier.cluster.arrive.aligned; add.s32 Di, Ai, Ai; barrier.cluster.wait.aligned;",
 ];
 
 /// The one texture, by coordinates that the group shares, that are affine and that vary.
@@ -535,5 +549,5 @@ pub(crate) const CALLS: &[&str] = &[
 
 /// Everything but matrices.
 pub(crate) const GROUPS: &[&[&str]] = &[
-    INTEGER, INTEGER, FLOAT, BITS, HALF, VIDEO, SELECT, FLOW, WARP, MEMORY, TEXTURE, CALLS,
+    INTEGER, INTEGER, FLOAT, BITS, HALF, VIDEO, SELECT, FLOW, WARP, MEMORY, TEXTURE, CALLS, CLUSTER,
 ];

@@ -8,69 +8,8 @@ use mica_ptx::ast::{FloatBinOp, FloatUnOp, Op, Precision, Rounding, ScalarType};
 
 pub(super) fn evaluate(op: &Op, from: &impl Operands) -> Option<Results> {
     let (dst, bits) = match op {
-        Op::FloatBin {
-            op,
-            ty,
-            round,
-            ftz,
-            sat,
-            nan,
-            xorsign_abs,
-            dst,
-            a,
-            b,
-        } => {
-            let format = Format::of(*ty).unwrap_or(F32);
-            let modes = Modes {
-                sat: *sat,
-                ..rounded(*round, *ftz)
-            };
-            let pick = MinMax {
-                ftz: *ftz,
-                nan: *nan,
-                xorsign_abs: *xorsign_abs,
-            };
-            let one = |a, b| match op {
-                FloatBinOp::Add => float::add(format, modes, a, b),
-                FloatBinOp::Sub => float::sub(format, modes, a, b),
-                FloatBinOp::Mul => float::mul(format, modes, a, b),
-                FloatBinOp::Min => float::min(format, pick, a, b),
-                FloatBinOp::Max => float::max(format, pick, a, b),
-            };
-            (
-                *dst,
-                halves(*ty, from.typed(*a, *ty), from.typed(*b, *ty), one),
-            )
-        }
-        Op::Fma {
-            ty,
-            round,
-            ftz,
-            sat,
-            relu,
-            dst,
-            a,
-            b,
-            c,
-            ..
-        } => {
-            let format = Format::of(*ty).unwrap_or(F32);
-            let modes = Modes {
-                sat: *sat,
-                relu: *relu,
-                ..rounded(*round, *ftz)
-            };
-            let [a, b, c] = [a, b, c].map(|x| from.typed(*x, *ty));
-            let bits = if is_packed(*ty) {
-                let width = ty.bits() / 2;
-                let take = |x: u64, s: u32| x >> s & mask(width);
-                let part = |s| float::fma(format, modes, take(a, s), take(b, s), take(c, s));
-                (part(width) & mask(width)) << width | part(0) & mask(width)
-            } else {
-                float::fma(format, modes, a, b, c)
-            };
-            (*dst, bits)
-        }
+        Op::FloatBin { dst, .. } => (*dst, two_operands(op, from)?),
+        Op::Fma { dst, .. } => (*dst, fused(op, from)?),
         Op::FloatDiv {
             ty,
             prec,
@@ -102,6 +41,76 @@ pub(super) fn evaluate(op: &Op, from: &impl Operands) -> Option<Results> {
         _ => return None,
     };
     Some(Results::one(dst, bits))
+}
+
+/// `add`, `sub`, `mul`, `min` and `max`.
+fn two_operands(op: &Op, from: &impl Operands) -> Option<u64> {
+    let Op::FloatBin {
+        op,
+        ty,
+        round,
+        ftz,
+        sat,
+        nan,
+        xorsign_abs,
+        a,
+        b,
+        ..
+    } = op
+    else {
+        return None;
+    };
+    let format = Format::of(*ty).unwrap_or(F32);
+    let modes = Modes {
+        sat: *sat,
+        ..rounded(*round, *ftz)
+    };
+    let pick = MinMax {
+        ftz: *ftz,
+        nan: *nan,
+        xorsign_abs: *xorsign_abs,
+    };
+    let one = |a, b| match op {
+        FloatBinOp::Add => float::add(format, modes, a, b),
+        FloatBinOp::Sub => float::sub(format, modes, a, b),
+        FloatBinOp::Mul => float::mul(format, modes, a, b),
+        FloatBinOp::Min => float::min(format, pick, a, b),
+        FloatBinOp::Max => float::max(format, pick, a, b),
+    };
+    let (a, b) = (from.typed(*a, *ty), from.typed(*b, *ty));
+    Some(halves(*ty, a, b, one))
+}
+
+/// `fma` and `mad`.
+fn fused(op: &Op, from: &impl Operands) -> Option<u64> {
+    let Op::Fma {
+        ty,
+        round,
+        ftz,
+        sat,
+        relu,
+        a,
+        b,
+        c,
+        ..
+    } = op
+    else {
+        return None;
+    };
+    let format = Format::of(*ty).unwrap_or(F32);
+    let modes = Modes {
+        sat: *sat,
+        relu: *relu,
+        ..rounded(*round, *ftz)
+    };
+    let [a, b, c] = [a, b, c].map(|x| from.typed(*x, *ty));
+    if !is_packed(*ty) {
+        return Some(float::fma(format, modes, a, b, c));
+    }
+    let width = ty.bits() / 2;
+    let take = |x: u64, s: u32| x >> s & mask(width);
+    let part = |s| float::fma(format, modes, take(a, s), take(b, s), take(c, s));
+    Some((part(width) & mask(width)) << width | part(0) & mask(width))
 }
 
 fn rounded(round: Rounding, ftz: bool) -> Modes {

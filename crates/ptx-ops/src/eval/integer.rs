@@ -67,24 +67,16 @@ fn arithmetic(op: &Op, from: &impl Operands) -> Option<Results> {
             b,
             c,
         } => {
-            let (ty, c) = (integer(*ty), v(c));
+            let (ty, a, b, c) = (integer(*ty), v(a), v(b), v(c));
             if carry.reads || carry.writes {
-                let width = match mode {
-                    MulMode::Wide => Int {
-                        bits: ty.bits * 2,
-                        signed: ty.signed,
-                    },
-                    _ => ty,
-                };
-                let product = multiply(*mode, ty, v(a), v(b));
                 let flag = carry.reads && from.carry();
-                let sum = int::add_carry(width, product, c, flag);
+                let sum = multiply_add_carry(*mode, ty, (a, b, c), flag);
                 return Some(flagged(*dst, *carry, sum));
             }
             let bits = match mode {
-                MulMode::Lo => int::mad_lo(ty, v(a), v(b), c),
-                MulMode::Hi => int::mad_hi(ty, *sat, v(a), v(b), c),
-                MulMode::Wide => int::mad_wide(ty, v(a), v(b), c),
+                MulMode::Lo => int::mad_lo(ty, a, b, c),
+                MulMode::Hi => int::mad_hi(ty, *sat, a, b, c),
+                MulMode::Wide => int::mad_wide(ty, a, b, c),
             };
             (*dst, bits)
         }
@@ -242,6 +234,23 @@ fn multiply(mode: MulMode, ty: Int, a: u64, b: u64) -> u64 {
         MulMode::Hi => int::mul_hi(ty, a, b),
         MulMode::Wide => int::mul_wide(ty, a, b),
     }
+}
+
+/// `mad.cc` and `madc`: sum and carry out.
+fn multiply_add_carry(
+    mode: MulMode,
+    ty: Int,
+    (a, b, c): (u64, u64, u64),
+    flag: bool,
+) -> (u64, bool) {
+    let width = match mode {
+        MulMode::Wide => Int {
+            bits: ty.bits * 2,
+            signed: ty.signed,
+        },
+        _ => ty,
+    };
+    int::add_carry(width, multiply(mode, ty, a, b), c, flag)
 }
 
 fn binary(op: IntBinOp, ty: Int, sat: bool, relu: bool, a: u64, b: u64) -> u64 {

@@ -81,9 +81,6 @@ fn others(op: &Op, from: &impl Operands) -> Option<Results> {
     Some(match op {
         Op::Cvt { dst, .. } => Results::one(*dst, cvt(op, from)?),
         Op::CreatePolicy { dst, .. } => Results::one(*dst, 0),
-        // A cluster is one block: every rank is this one.
-        Op::Mapa { dst, a, .. } => Results::one(*dst, from.value(*a)),
-        Op::GetCtaRank { dst, .. } => Results::one(*dst, 0),
         Op::MbarrierPendingCount { dst, state } => {
             Results::word(*dst, crate::mbarrier::pending_count(from.value(*state)))
         }

@@ -32,34 +32,7 @@ pub(super) fn evaluate(op: &Op, from: &impl Operands) -> Option<Results> {
                 carry: None,
             }
         }
-        Op::Set {
-            cmp,
-            dst_ty,
-            ty,
-            ftz,
-            combine,
-            dst,
-            a,
-            b,
-        } => {
-            let (a, b) = (from.typed(*a, *ty), from.typed(*b, *ty));
-            let with = |truth| combined(from, *combine, truth);
-            let bits = if is_packed(*ty) {
-                let (low, high) = packed(*ty, *cmp, *ftz, a, b);
-                let width = ty.bits() / 2;
-                // Results in an integer register are a mask for each half.
-                let one = |truth| match (is_packed(*dst_ty), with(truth)) {
-                    (true, truth) => compare::set_value(*dst_ty, truth) & mask(width),
-                    (false, true) => mask(width),
-                    (false, false) => 0,
-                };
-                one(high) << width | one(low)
-            } else {
-                let truth = compare::compare(*ty, *cmp, *ftz, a, b);
-                compare::set_value(*dst_ty, with(truth))
-            };
-            Results::one(*dst, bits)
-        }
+        Op::Set { dst, .. } => Results::one(*dst, set(op, from)?),
         Op::Selp {
             dst, a, b, pred, ..
         } => Results::one(*dst, from.value(if from.pred(*pred) { *a } else { *b })),
@@ -88,6 +61,38 @@ pub(super) fn evaluate(op: &Op, from: &impl Operands) -> Option<Results> {
         }
         _ => return None,
     })
+}
+
+/// The value that `set` writes.
+fn set(op: &Op, from: &impl Operands) -> Option<u64> {
+    let Op::Set {
+        cmp,
+        dst_ty,
+        ty,
+        ftz,
+        combine,
+        a,
+        b,
+        ..
+    } = op
+    else {
+        return None;
+    };
+    let (a, b) = (from.typed(*a, *ty), from.typed(*b, *ty));
+    let with = |truth| combined(from, *combine, truth);
+    if !is_packed(*ty) {
+        let truth = compare::compare(*ty, *cmp, *ftz, a, b);
+        return Some(compare::set_value(*dst_ty, with(truth)));
+    }
+    let (low, high) = packed(*ty, *cmp, *ftz, a, b);
+    let width = ty.bits() / 2;
+    // Results in an integer register are a mask for each half.
+    let one = |truth| match (is_packed(*dst_ty), with(truth)) {
+        (true, truth) => compare::set_value(*dst_ty, truth) & mask(width),
+        (false, true) => mask(width),
+        (false, false) => 0,
+    };
+    Some(one(high) << width | one(low))
 }
 
 fn combined(from: &impl Operands, combine: Option<(BoolOp, PredSrc)>, truth: bool) -> bool {

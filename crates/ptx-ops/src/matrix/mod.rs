@@ -1,11 +1,13 @@
 //! Matrix instructions: where fragments hold their elements, and what `mma` computes.
 //!
-//! Owns the layouts of `mma`, `wmma`, `ldmatrix` and `movmatrix` over the 32 lanes of a warp.
+//! Owns the layouts of `mma`, `wmma`, `ldmatrix` and `movmatrix` over the 32 lanes of a warp; `wgmma` has those of
+//! warpgroups and of factors in shared memory.
 //! Products of narrow floats are exact; their sum is taken in `f64` and rounded once, so the result
 //! is at least as near as a tensor core's. `f64` goes by fused multiply-adds in the order of `k`.
 //! Refuses (with `None`) shapes and types that PTX does not have, and sparse forms.
 
 mod fragment;
+pub mod wgmma;
 
 pub use fragment::{Fragment, memory_bit_offset, tile_places, wmma_fragment};
 

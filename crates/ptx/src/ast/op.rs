@@ -626,6 +626,10 @@ pub enum Op {
     WmmaStore(Box<WmmaStore>),
     /// `wmma.mma`: the same fields as `mma`, with fragments in wmma's layout.
     WmmaMma(Box<Mma>),
+    /// `wgmma.mma_async`: `d` is read and written.
+    Wgmma(Box<Wgmma>),
+    /// `wgmma.wait_group`: all warps of the warpgroup have done what they began before.
+    WgmmaWait,
 
     // ---- textures and surfaces -----------------------------------------------------------
     Tex(Box<Tex>),
@@ -651,7 +655,7 @@ pub enum Op {
     /// `vadd2`, `vset4` and other SIMD video instructions.
     VideoSimd(Box<VideoSimd>),
 
-    /// Parsed, kept for listings, and refused when the module is loaded (`wgmma`, `tcgen05`, …).
+    /// Parsed, kept for listings, and refused when the module is loaded (`tcgen05`, `multimem`, …).
     Unsupported {
         opcode: String,
     },

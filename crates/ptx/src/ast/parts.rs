@@ -177,6 +177,37 @@ pub struct MmaSparse {
     pub selector: u8,
 }
 
+/// `wgmma.mma_async`: `d = a · b + d`, or `a · b` where `scale_d` is false.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wgmma {
+    pub shape: Shape,
+    pub d_ty: ScalarType,
+    pub a_ty: ScalarType,
+    pub b_ty: ScalarType,
+    pub op: MmaOp,
+    /// `.satfinite`.
+    pub sat: bool,
+    pub d: Vec<RegId>,
+    pub a: WgmmaFactor,
+    /// The matrix descriptor of `b`.
+    pub b: Operand,
+    pub scale_d: PredSrc,
+    pub a_negated: bool,
+    pub b_negated: bool,
+    /// Columns of `a` lie one after the other, instead of rows.
+    pub a_transposed: bool,
+    /// Rows of `b` lie one after the other, instead of columns.
+    pub b_transposed: bool,
+}
+
+/// Where `a` of a [`Wgmma`] is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WgmmaFactor {
+    Registers(Vec<Operand>),
+    /// In shared memory, by a matrix descriptor.
+    Descriptor(Operand),
+}
+
 /// `wmma.load`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WmmaLoad {

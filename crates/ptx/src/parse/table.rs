@@ -6,7 +6,7 @@ use crate::error::Result;
 use super::Parser;
 use super::ops::{
     address, bits, control, convert, copy, float, integer, matrix, mbarrier, memory, sync, texture,
-    video, wmma,
+    video, wgmma, wmma,
 };
 
 /// Parses modifiers and operands of the current opcode.
@@ -150,7 +150,7 @@ static TABLE: &[(&str, Handler)] = &[
     ("vsub", video::scalar),
     ("vsub2", video::simd),
     ("vsub4", video::simd),
-    ("wgmma", unsupported),
+    ("wgmma", wgmma::wgmma),
     ("wmma", wmma::wmma),
     ("xor", bits::logic),
 ];

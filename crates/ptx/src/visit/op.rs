@@ -305,6 +305,16 @@ impl Op {
                 operands(x.sparse.as_ref().map(|s| &s.metadata), f);
                 x.d.iter().for_each(|r| f(Ref::Reg(*r, Access::Def)));
             }
+            Op::Wgmma(x) => {
+                // The accumulators last, as there may be many: some readers take the first operands only.
+                match &x.a {
+                    WgmmaFactor::Registers(a) => operands(a, f),
+                    WgmmaFactor::Descriptor(a) => operand(a, f),
+                }
+                operands([&x.b, &x.scale_d.src], f);
+                x.d.iter().for_each(|r| f(Ref::Reg(*r, Access::Use)));
+                x.d.iter().for_each(|r| f(Ref::Reg(*r, Access::Def)));
+            }
             Op::WmmaLoad(x) => {
                 address(&x.addr, f);
                 operands(&x.stride, f);
@@ -366,6 +376,7 @@ impl Op {
             | Op::SetMaxNReg { .. }
             | Op::Nop
             | Op::BarCluster { .. }
+            | Op::WgmmaWait
             | Op::Fence { .. }
             | Op::FenceProxy { .. }
             | Op::CpAsyncCommitGroup

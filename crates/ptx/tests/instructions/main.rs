@@ -64,3 +64,4 @@ mod floats;
 mod flow;
 mod memory;
 mod objects;
+mod warpgroup;

@@ -9,7 +9,7 @@ fn matrices() {
     assert_op!("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {f1, f2, f3, f4}, {r1, r2, r3, r4}, {r5, r6, r7, r8}, {f1, f2, f3, f4}, r9, 1;", Op::Mma(m) if m.sparse == Some(MmaSparse { ordered: true, metadata: m.sparse.unwrap().metadata, selector: 1 }));
     assert_op!("wmma.load.a.sync.aligned.row.m16n16k16.global.s8 {r1, r2}, [d1], r3;", Op::WmmaLoad(w) if w.stride.is_some());
     assert_op!("wmma.mma.xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 {r1, r2}, {r3}, {r4}, {r5, r6};", Op::WmmaMma(m) if m.op == MmaOp::XorPopc);
-    assert_op!("wgmma.fence.sync.aligned;", Op::Unsupported { opcode } if opcode == "wgmma.fence.sync.aligned");
+    assert_op!("tcgen05.wait::ld.sync.aligned;", Op::Unsupported { opcode } if opcode == "tcgen05.wait::ld.sync.aligned");
     assert_eq!(
         refused("mma.sync.aligned.m16n8k7.row.col.f32.f16.f16.f32 {f1}, {r1}, {r2}, {f3};"),
         "line 17, column 1: instruction `mma` has no shape m16n8k7 for type `.f16`"

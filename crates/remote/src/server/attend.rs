@@ -71,6 +71,7 @@ impl Server<'_> {
         created: Created,
     ) -> Result<(), RemoteError> {
         let gone = || RemoteError::network("the client is gone");
+        let peer = format!("{} at {}", visitor.name, visitor.from);
         let mut shown = ShownLink {
             control,
             vgpu: created.name.clone(),
@@ -101,7 +102,7 @@ impl Server<'_> {
                     saved_bytes,
                 } => {
                     let link = LinkInfo {
-                        peer: format!("{} at {}", visitor.name, visitor.from),
+                        peer: peer.clone(),
                         round_trip_us,
                         bytes_per_second,
                         resumed_total: resumed,

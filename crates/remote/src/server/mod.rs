@@ -285,6 +285,8 @@ impl Server<'_> {
             scope.spawn(|| self.take_arrivals(visitor, &awaited, &|| carrier.interrupt()));
             let served = serve(Arc::clone(&carrier) as Arc<dyn Carrier>);
             self.stop_arrivals();
+            // The client may have been revoked meanwhile, and this session have kept something since.
+            self.folder.forget_revoked();
             served
         })
     }

@@ -200,6 +200,40 @@ fn a_session_is_of_one_certificate() {
 }
 
 #[test]
+fn what_a_session_keeps_after_its_client_was_revoked_goes_with_it() {
+    let world = World::new(Duration::ZERO);
+    let (laptop, other) = (world.client("laptop"), world.client("other"));
+    let folder = Folder::at(world.root.path().join("server")).unwrap();
+    let kept_for = |client: &Identity| {
+        let client = fingerprint(client.certificate());
+        [folder.modules(&client), folder.uploads(&client)]
+    };
+    let keep = |client: &Identity| {
+        for folder in kept_for(client) {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("kept"), "weights").unwrap();
+        }
+    };
+    let is_kept = |client: &Identity| kept_for(client).map(|folder| folder.exists());
+    let (carrier, _) = world.session(&laptop, &world.known);
+    keep(&laptop);
+    keep(&other);
+    assert!(folder.remove_client("laptop").unwrap());
+    assert_eq!(is_kept(&laptop), [false; 2]);
+    // The session still runs, and loads a module.
+    keep(&laptop);
+    carrier.close();
+    for _ in 0..400 {
+        if is_kept(&laptop) == [false; 2] {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(25));
+    }
+    assert_eq!(is_kept(&laptop), [false; 2]);
+    assert_eq!(is_kept(&other), [true; 2]);
+}
+
+#[test]
 fn a_session_that_was_waited_for_is_gone() {
     let world = World::new(Duration::from_millis(300));
     let laptop = world.client("laptop");

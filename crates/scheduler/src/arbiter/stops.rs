@@ -136,13 +136,8 @@ impl Arbiter {
             self.forget_overrun(id);
         }
         let mut stops = before.unwrap_or(Stops::running(input.launches, now_ns));
-        if stops.stop && !stopped && now_ns.saturating_sub(stops.since_ns) > PATIENCE_NS {
-            self.set_stops(id, None);
-            self.clients.get_mut(&id)?.unstoppable_until_ns = Some(now_ns + AGAIN_NS);
+        if self.has_ignored_stop(id, &stops, stopped, now_ns) {
             return None;
-        }
-        if stops.stop && stopped {
-            self.clients.get_mut(&id)?.unstoppable_until_ns = None;
         }
         let part = self.part_of(tenant_id, now_ns);
         let elapsed_ns = stops.ran_ns(&input, now_ns);
@@ -189,6 +184,27 @@ impl Arbiter {
             false => TURN_NS as f64,
         };
         Some(now_ns + wait_ns.clamp(LEAST_NS, TURN_NS as f64) as u64)
+    }
+
+    /// Notes whether a process that is told to stop does. Whether it has been given up on: it has had long enough.
+    fn has_ignored_stop(
+        &mut self,
+        id: ClientId,
+        stops: &Stops,
+        stopped: bool,
+        now_ns: u64,
+    ) -> bool {
+        let has_ignored = !stopped && now_ns.saturating_sub(stops.since_ns) > PATIENCE_NS;
+        if !stops.stop || !stopped && !has_ignored {
+            return false;
+        }
+        if has_ignored {
+            self.set_stops(id, None);
+        }
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.unstoppable_until_ns = has_ignored.then_some(now_ns + AGAIN_NS);
+        }
+        has_ignored
     }
 
     /// Whether a tenant's leases must wait for one of its processes that is held: while it stands still and has had

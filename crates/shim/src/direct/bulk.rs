@@ -5,70 +5,10 @@ use std::ffi::c_void;
 
 use mica_cuda_abi::{CuStatus, DevicePtr, Handle, MemLocation, Symbol, function};
 
-use super::copies::pass;
+use super::copies::{DEFAULT, passing_hooks};
 
 fn filled<V>(count: usize, rows: usize) -> usize {
     size_of::<V>().saturating_mul(count).saturating_mul(rows)
-}
-
-/// `cuMemsetD8`, `cuMemsetD16`, `cuMemsetD32`.
-pub(crate) unsafe fn fill<V>(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, V, usize) -> CuStatus,
-    to: DevicePtr,
-    value: V,
-    count: usize,
-) -> CuStatus {
-    pass(symbol, filled::<V>(count, 1), std::ptr::null_mut());
-    // SAFETY: the program's arguments.
-    unsafe { real(to, value, count) }
-}
-
-/// The same on a stream.
-pub(crate) unsafe fn fill_async<V>(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, V, usize, Handle) -> CuStatus,
-    to: DevicePtr,
-    value: V,
-    count: usize,
-    stream: Handle,
-) -> CuStatus {
-    pass(symbol, filled::<V>(count, 1), stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(to, value, count, stream) }
-}
-
-/// `cuMemsetD2D8`, `cuMemsetD2D16`, `cuMemsetD2D32`.
-pub(crate) unsafe fn fill_rows<V>(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, usize, V, usize, usize) -> CuStatus,
-    to: DevicePtr,
-    pitch: usize,
-    value: V,
-    width: usize,
-    height: usize,
-) -> CuStatus {
-    let bytes = filled::<V>(width, height);
-    pass(symbol, bytes, std::ptr::null_mut());
-    // SAFETY: the program's arguments.
-    unsafe { real(to, pitch, value, width, height) }
-}
-
-/// The same on a stream.
-#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
-pub(crate) unsafe fn fill_rows_async<V>(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, usize, V, usize, usize, Handle) -> CuStatus,
-    to: DevicePtr,
-    pitch: usize,
-    value: V,
-    width: usize,
-    height: usize,
-    stream: Handle,
-) -> CuStatus {
-    pass(symbol, filled::<V>(width, height), stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(to, pitch, value, width, height, stream) }
 }
 
 /// Bytes that a batch of copies moves.
@@ -84,157 +24,64 @@ unsafe fn batch_bytes(sizes: *const usize, count: usize) -> usize {
     sizes.iter().copied().fold(0, usize::saturating_add)
 }
 
-/// `cuMemcpyBatchAsync`.
-#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
-pub(crate) unsafe fn batch(
-    symbol: Symbol,
-    real: function::cuMemcpyBatchAsync,
-    to: *mut c_void,
-    from: *mut c_void,
-    sizes: *const usize,
-    count: usize,
-    attributes: *mut c_void,
-    places: *mut c_void,
-    attribute_count: usize,
-    failed: *mut usize,
-    stream: Handle,
-) -> CuStatus {
-    // SAFETY: the program's list.
-    pass(symbol, unsafe { batch_bytes(sizes, count) }, stream);
-    // SAFETY: the program's arguments.
-    unsafe {
-        real(
-            to,
-            from,
-            sizes,
-            count,
-            attributes,
-            places,
-            attribute_count,
-            failed,
-            stream,
-        )
-    }
-}
+passing_hooks! {
+    /// `cuMemsetD8`, `cuMemsetD16`, `cuMemsetD32`.
+    fill<V> = unsafe extern "C" fn(DevicePtr, V, usize) -> CuStatus,
+        (to: DevicePtr, value: V, count: usize) passes filled::<V>(count, 1), DEFAULT;
 
-/// `cuMemcpyBatchAsync_v2`, which does not say what failed.
-#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
-pub(crate) unsafe fn batch_v2(
-    symbol: Symbol,
-    real: function::cuMemcpyBatchAsync_v2,
-    to: *mut c_void,
-    from: *mut c_void,
-    sizes: *const usize,
-    count: usize,
-    attributes: *mut c_void,
-    places: *mut c_void,
-    attribute_count: usize,
-    stream: Handle,
-) -> CuStatus {
-    // SAFETY: the program's list.
-    pass(symbol, unsafe { batch_bytes(sizes, count) }, stream);
-    // SAFETY: the program's arguments.
-    unsafe {
-        real(
-            to,
-            from,
-            sizes,
-            count,
-            attributes,
-            places,
-            attribute_count,
-            stream,
-        )
-    }
-}
+    /// The same on a stream.
+    fill_async<V> = unsafe extern "C" fn(DevicePtr, V, usize, Handle) -> CuStatus,
+        (to: DevicePtr, value: V, count: usize, stream: Handle)
+        passes filled::<V>(count, 1), stream;
 
-/// `cuMemPrefetchAsync`.
-pub(crate) unsafe fn prefetch(
-    symbol: Symbol,
-    real: function::cuMemPrefetchAsync,
-    from: DevicePtr,
-    bytes: usize,
-    device: i32,
-    stream: Handle,
-) -> CuStatus {
-    pass(symbol, bytes, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(from, bytes, device, stream) }
-}
+    /// `cuMemsetD2D8`, `cuMemsetD2D16`, `cuMemsetD2D32`.
+    fill_rows<V> = unsafe extern "C" fn(DevicePtr, usize, V, usize, usize) -> CuStatus,
+        (to: DevicePtr, pitch: usize, value: V, width: usize, height: usize)
+        passes filled::<V>(width, height), DEFAULT;
 
-/// `cuMemPrefetchAsync_v2`.
-pub(crate) unsafe fn prefetch_v2(
-    symbol: Symbol,
-    real: function::cuMemPrefetchAsync_v2,
-    from: DevicePtr,
-    bytes: usize,
-    to: MemLocation,
-    flags: u32,
-    stream: Handle,
-) -> CuStatus {
-    pass(symbol, bytes, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(from, bytes, to, flags, stream) }
-}
+    /// The same on a stream.
+    fill_rows_async<V> = unsafe extern "C" fn(DevicePtr, usize, V, usize, usize, Handle) -> CuStatus,
+        (to: DevicePtr, pitch: usize, value: V, width: usize, height: usize, stream: Handle)
+        passes filled::<V>(width, height), stream;
 
-/// `cuMemPrefetchBatchAsync`, `cuMemDiscardAndPrefetchBatchAsync`.
-#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
-pub(crate) unsafe fn prefetch_batch(
-    symbol: Symbol,
-    real: function::cuMemPrefetchBatchAsync,
-    from: *mut c_void,
-    sizes: *const usize,
-    count: usize,
-    places: *mut c_void,
-    place_of: *mut c_void,
-    place_count: usize,
-    flags: u64,
-    stream: Handle,
-) -> CuStatus {
-    // SAFETY: the program's list.
-    pass(symbol, unsafe { batch_bytes(sizes, count) }, stream);
-    // SAFETY: the program's arguments.
-    unsafe {
-        real(
-            from,
-            sizes,
-            count,
-            places,
-            place_of,
-            place_count,
-            flags,
-            stream,
-        )
-    }
-}
+    /// `cuMemcpyBatchAsync`.
+    batch = function::cuMemcpyBatchAsync,
+        (to: *mut c_void, from: *mut c_void, sizes: *const usize, count: usize, attributes: *mut c_void,
+         places: *mut c_void, attribute_count: usize, failed: *mut usize, stream: Handle)
+        // SAFETY: the program's list.
+        passes unsafe { batch_bytes(sizes, count) }, stream;
 
-/// `cuMemDiscardBatchAsync`.
-pub(crate) unsafe fn discard_batch(
-    symbol: Symbol,
-    real: function::cuMemDiscardBatchAsync,
-    from: *mut c_void,
-    sizes: *const usize,
-    count: usize,
-    flags: u64,
-    stream: Handle,
-) -> CuStatus {
-    // SAFETY: the program's list.
-    pass(symbol, unsafe { batch_bytes(sizes, count) }, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(from, sizes, count, flags, stream) }
-}
+    /// `cuMemcpyBatchAsync_v2`, which does not say what failed.
+    batch_v2 = function::cuMemcpyBatchAsync_v2,
+        (to: *mut c_void, from: *mut c_void, sizes: *const usize, count: usize, attributes: *mut c_void,
+         places: *mut c_void, attribute_count: usize, stream: Handle)
+        // SAFETY: the program's list.
+        passes unsafe { batch_bytes(sizes, count) }, stream;
 
-/// `cuMemcpyWithAttributesAsync`.
-pub(crate) unsafe fn with_attributes(
-    symbol: Symbol,
-    real: function::cuMemcpyWithAttributesAsync,
-    to: DevicePtr,
-    from: DevicePtr,
-    bytes: usize,
-    attributes: *mut c_void,
-    stream: Handle,
-) -> CuStatus {
-    pass(symbol, bytes, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(to, from, bytes, attributes, stream) }
+    /// `cuMemPrefetchAsync`.
+    prefetch = function::cuMemPrefetchAsync,
+        (from: DevicePtr, bytes: usize, device: i32, stream: Handle) passes bytes, stream;
+
+    /// `cuMemPrefetchAsync_v2`.
+    prefetch_v2 = function::cuMemPrefetchAsync_v2,
+        (from: DevicePtr, bytes: usize, to: MemLocation, flags: u32, stream: Handle)
+        passes bytes, stream;
+
+    /// `cuMemPrefetchBatchAsync`, `cuMemDiscardAndPrefetchBatchAsync`.
+    prefetch_batch = function::cuMemPrefetchBatchAsync,
+        (from: *mut c_void, sizes: *const usize, count: usize, places: *mut c_void, place_of: *mut c_void,
+         place_count: usize, flags: u64, stream: Handle)
+        // SAFETY: the program's list.
+        passes unsafe { batch_bytes(sizes, count) }, stream;
+
+    /// `cuMemDiscardBatchAsync`.
+    discard_batch = function::cuMemDiscardBatchAsync,
+        (from: *mut c_void, sizes: *const usize, count: usize, flags: u64, stream: Handle)
+        // SAFETY: the program's list.
+        passes unsafe { batch_bytes(sizes, count) }, stream;
+
+    /// `cuMemcpyWithAttributesAsync`.
+    with_attributes = function::cuMemcpyWithAttributesAsync,
+        (to: DevicePtr, from: DevicePtr, bytes: usize, attributes: *mut c_void, stream: Handle)
+        passes bytes, stream;
 }

@@ -10,6 +10,9 @@ use super::{streams, sync};
 /// A copy of this size holds the copy engine as long as a kernel holds the processors.
 const LARGE: usize = 1 << 20;
 
+/// The stream of calls that name none.
+pub(super) const DEFAULT: Handle = std::ptr::null_mut();
+
 /// Lets a copy of so many bytes through, now or when it may go.
 #[inline(always)]
 pub(crate) fn pass(symbol: Symbol, bytes: usize, stream: Handle) {
@@ -18,32 +21,88 @@ pub(crate) fn pass(symbol: Symbol, bytes: usize, stream: Handle) {
     }
 }
 
-/// `cuMemcpyHtoDAsync`, `cuMemcpyDtoHAsync`, `cuMemcpyDtoDAsync`, `cuMemcpyAsync`.
-#[inline(always)]
-pub(crate) unsafe fn linear_async<To, From>(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(To, From, usize, Handle) -> CuStatus,
-    to: To,
-    from: From,
-    bytes: usize,
-    stream: Handle,
-) -> CuStatus {
-    pass(symbol, bytes, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(to, from, bytes, stream) }
+/// Hooks that let a call pass as so many bytes on a stream, and then do what the driver does. A row a hook: its name, the
+/// driver's function, the arguments; bytes and stream.
+macro_rules! passing_hooks {
+    ($(
+        $(#[$attribute:meta])*
+        $name:ident $(<$($type:ident),+>)? = $real:ty,
+        ($($argument:ident: $kind:ty),*) passes $bytes:expr, $stream:expr;
+    )*) => {$(
+        $(#[$attribute])*
+        ///
+        /// # Safety
+        /// The arguments are the program's, and as the driver asks.
+        #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
+        pub(crate) unsafe fn $name $(<$($type),+>)? (
+            symbol: Symbol,
+            real: $real,
+            $($argument: $kind),*
+        ) -> CuStatus {
+            $crate::direct::copies::pass(symbol, $bytes, $stream);
+            // SAFETY: the program's arguments.
+            unsafe { real($($argument),*) }
+        }
+    )*};
 }
+pub(super) use passing_hooks;
 
-/// `cuMemcpyHtoD`, `cuMemcpyDtoD`, `cuMemcpy`: within the device they return before the copy is done.
-pub(crate) unsafe fn linear<To, From>(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(To, From, usize) -> CuStatus,
-    to: To,
-    from: From,
-    bytes: usize,
-) -> CuStatus {
-    pass(symbol, bytes, std::ptr::null_mut());
-    // SAFETY: the program's arguments.
-    unsafe { real(to, from, bytes) }
+passing_hooks! {
+    /// `cuMemcpyHtoDAsync`, `cuMemcpyDtoHAsync`, `cuMemcpyDtoDAsync`, `cuMemcpyAsync`.
+    #[inline(always)]
+    linear_async<To, From> = unsafe extern "C" fn(To, From, usize, Handle) -> CuStatus,
+        (to: To, from: From, bytes: usize, stream: Handle) passes bytes, stream;
+
+    /// `cuMemcpyHtoD`, `cuMemcpyDtoD`, `cuMemcpy`: within the device they return before the copy is done.
+    linear<To, From> = unsafe extern "C" fn(To, From, usize) -> CuStatus,
+        (to: To, from: From, bytes: usize) passes bytes, DEFAULT;
+
+    /// `cuMemcpyHtoA`, `cuMemcpyDtoA`, `cuMemcpyAtoD`: an array and an offset in it, on either side.
+    array<A, B, C> = unsafe extern "C" fn(A, B, C, usize) -> CuStatus,
+        (a: A, b: B, c: C, bytes: usize) passes bytes, DEFAULT;
+
+    /// `cuMemcpyHtoAAsync`, `cuMemcpyAtoHAsync`.
+    array_async<A, B, C> = unsafe extern "C" fn(A, B, C, usize, Handle) -> CuStatus,
+        (a: A, b: B, c: C, bytes: usize, stream: Handle) passes bytes, stream;
+
+    /// `cuMemcpyAtoA`.
+    between_arrays = function::cuMemcpyAtoA,
+        (to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize)
+        passes bytes, DEFAULT;
+
+    /// `cuMemcpy2DAsync`.
+    flat_async = function::cuMemcpy2DAsync_v2,
+        (copy: *const c_void, stream: Handle)
+        // SAFETY: the program's descriptor.
+        passes unsafe { extent_bytes(copy, FLAT_EXTENT, 2) }, stream;
+
+    /// `cuMemcpy3DAsync`.
+    deep_async = function::cuMemcpy3DAsync_v2,
+        (copy: *const c_void, stream: Handle)
+        // SAFETY: the program's descriptor.
+        passes unsafe { extent_bytes(copy, DEEP_EXTENT, 3) }, stream;
+
+    /// `cuMemcpy2D`, `cuMemcpy2DUnaligned`.
+    flat = function::cuMemcpy2D_v2,
+        (copy: *const c_void)
+        // SAFETY: the program's descriptor.
+        passes unsafe { extent_bytes(copy, FLAT_EXTENT, 2) }, DEFAULT;
+
+    /// `cuMemcpy3D`, `cuMemcpy3DPeer`.
+    deep = function::cuMemcpy3D_v2,
+        (copy: *const c_void)
+        // SAFETY: the program's descriptor.
+        passes unsafe { extent_bytes(copy, DEEP_EXTENT, 3) }, DEFAULT;
+
+    /// `cuMemcpyPeer`.
+    peer = function::cuMemcpyPeer,
+        (to: DevicePtr, there: Handle, from: DevicePtr, here: Handle, bytes: usize)
+        passes bytes, DEFAULT;
+
+    /// `cuMemcpyPeerAsync`.
+    peer_async = function::cuMemcpyPeerAsync,
+        (to: DevicePtr, there: Handle, from: DevicePtr, here: Handle, bytes: usize, stream: Handle)
+        passes bytes, stream;
 }
 
 /// `cuMemcpyDtoH`: also waits for what was submitted before it.
@@ -54,29 +113,15 @@ pub(crate) unsafe fn to_host<From>(
     from: From,
     bytes: usize,
 ) -> CuStatus {
-    pass(symbol, bytes, std::ptr::null_mut());
+    pass(symbol, bytes, DEFAULT);
     // SAFETY: the program's arguments.
     waits(symbol, || unsafe { real(to, from, bytes) })
 }
 
 /// A copy that waits for what was submitted before it.
 fn waits(symbol: Symbol, call: impl FnOnce() -> CuStatus) -> CuStatus {
-    let on_default = || streams::all_on(symbol, std::ptr::null_mut());
+    let on_default = || streams::all_on(symbol, DEFAULT);
     sync::waiting(on_default, call)
-}
-
-/// `cuMemcpyHtoA`, `cuMemcpyDtoA`, `cuMemcpyAtoD`: an array and an offset in it, on either side.
-pub(crate) unsafe fn array<A, B, C>(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(A, B, C, usize) -> CuStatus,
-    a: A,
-    b: B,
-    c: C,
-    bytes: usize,
-) -> CuStatus {
-    pass(symbol, bytes, std::ptr::null_mut());
-    // SAFETY: the program's arguments.
-    unsafe { real(a, b, c, bytes) }
 }
 
 /// `cuMemcpyAtoH`: also waits.
@@ -88,39 +133,9 @@ pub(crate) unsafe fn array_to_host(
     offset: usize,
     bytes: usize,
 ) -> CuStatus {
-    pass(symbol, bytes, std::ptr::null_mut());
+    pass(symbol, bytes, DEFAULT);
     // SAFETY: the program's arguments.
     waits(symbol, || unsafe { real(to, from, offset, bytes) })
-}
-
-/// `cuMemcpyHtoAAsync`, `cuMemcpyAtoHAsync`.
-pub(crate) unsafe fn array_async<A, B, C>(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(A, B, C, usize, Handle) -> CuStatus,
-    a: A,
-    b: B,
-    c: C,
-    bytes: usize,
-    stream: Handle,
-) -> CuStatus {
-    pass(symbol, bytes, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(a, b, c, bytes, stream) }
-}
-
-/// `cuMemcpyAtoA`.
-pub(crate) unsafe fn between_arrays(
-    symbol: Symbol,
-    real: function::cuMemcpyAtoA,
-    to: Handle,
-    to_offset: usize,
-    from: Handle,
-    from_offset: usize,
-    bytes: usize,
-) -> CuStatus {
-    pass(symbol, bytes, std::ptr::null_mut());
-    // SAFETY: the program's arguments.
-    unsafe { real(to, to_offset, from, from_offset, bytes) }
 }
 
 /// `cuMemcpy2D`, `cuMemcpy3D` and what is like them, as they were before CUDA 3.2: taken for large.
@@ -129,7 +144,7 @@ pub(crate) unsafe fn described_v1(
     real: function::cuMemcpy2D,
     copy: *const c_void,
 ) -> CuStatus {
-    submit(symbol, std::ptr::null_mut());
+    submit(symbol, DEFAULT);
     // SAFETY: the program's argument.
     unsafe { real(copy) }
 }
@@ -152,96 +167,4 @@ unsafe fn extent_bytes(copy: *const c_void, offset: usize, dimensions: usize) ->
     extents
         .iter()
         .fold(1, |bytes, extent| bytes.saturating_mul(*extent))
-}
-
-/// `cuMemcpy2DAsync`.
-pub(crate) unsafe fn flat_async(
-    symbol: Symbol,
-    real: function::cuMemcpy2DAsync_v2,
-    copy: *const c_void,
-    stream: Handle,
-) -> CuStatus {
-    // SAFETY: the program's descriptor.
-    pass(
-        symbol,
-        unsafe { extent_bytes(copy, FLAT_EXTENT, 2) },
-        stream,
-    );
-    // SAFETY: the program's arguments.
-    unsafe { real(copy, stream) }
-}
-
-/// `cuMemcpy3DAsync`.
-pub(crate) unsafe fn deep_async(
-    symbol: Symbol,
-    real: function::cuMemcpy3DAsync_v2,
-    copy: *const c_void,
-    stream: Handle,
-) -> CuStatus {
-    // SAFETY: the program's descriptor.
-    pass(
-        symbol,
-        unsafe { extent_bytes(copy, DEEP_EXTENT, 3) },
-        stream,
-    );
-    // SAFETY: the program's arguments.
-    unsafe { real(copy, stream) }
-}
-
-/// `cuMemcpy2D`, `cuMemcpy2DUnaligned`.
-pub(crate) unsafe fn flat(
-    symbol: Symbol,
-    real: function::cuMemcpy2D_v2,
-    copy: *const c_void,
-) -> CuStatus {
-    // SAFETY: the program's descriptor.
-    let bytes = unsafe { extent_bytes(copy, FLAT_EXTENT, 2) };
-    pass(symbol, bytes, std::ptr::null_mut());
-    // SAFETY: the program's argument.
-    unsafe { real(copy) }
-}
-
-/// `cuMemcpy3D`, `cuMemcpy3DPeer`.
-pub(crate) unsafe fn deep(
-    symbol: Symbol,
-    real: function::cuMemcpy3D_v2,
-    copy: *const c_void,
-) -> CuStatus {
-    // SAFETY: the program's descriptor.
-    let bytes = unsafe { extent_bytes(copy, DEEP_EXTENT, 3) };
-    pass(symbol, bytes, std::ptr::null_mut());
-    // SAFETY: the program's argument.
-    unsafe { real(copy) }
-}
-
-/// `cuMemcpyPeer`.
-pub(crate) unsafe fn peer(
-    symbol: Symbol,
-    real: function::cuMemcpyPeer,
-    to: DevicePtr,
-    there: Handle,
-    from: DevicePtr,
-    here: Handle,
-    bytes: usize,
-) -> CuStatus {
-    pass(symbol, bytes, std::ptr::null_mut());
-    // SAFETY: the program's arguments.
-    unsafe { real(to, there, from, here, bytes) }
-}
-
-/// `cuMemcpyPeerAsync`.
-#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
-pub(crate) unsafe fn peer_async(
-    symbol: Symbol,
-    real: function::cuMemcpyPeerAsync,
-    to: DevicePtr,
-    there: Handle,
-    from: DevicePtr,
-    here: Handle,
-    bytes: usize,
-    stream: Handle,
-) -> CuStatus {
-    pass(symbol, bytes, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(to, there, from, here, bytes, stream) }
 }

@@ -26,6 +26,8 @@ CUresult cuFuncGetAttribute(int *, int, Handle), cuFuncGetParamInfo(Handle, size
 CUresult cuLaunchKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
 CUresult cuMemAlloc_v2(Ptr *, size_t), cuMemFree_v2(Ptr), cuMemGetInfo_v2(size_t *, size_t *);
 CUresult cuMemcpyHtoD_v2(Ptr, const void *, size_t), cuMemcpyDtoH_v2(void *, Ptr, size_t), cuMemcpyDtoHAsync_v2(void *, Ptr, size_t, Handle);
+CUresult cuMemcpyWithAttributesAsync(Ptr, Ptr, size_t, void *, Handle);
+CUresult cuMemcpyBatchAsync_v2(Ptr *, Ptr *, size_t *, size_t, void *, size_t *, size_t, Handle);
 CUresult cuMemcpy(Ptr, Ptr, size_t), cuMemsetD32_v2(Ptr, unsigned, size_t), cuMemsetD32Async(Ptr, unsigned, size_t, Handle);
 CUresult cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *), cuMemHostGetDevicePointer_v2(Ptr *, void *, unsigned);
 CUresult cuMemHostRegister_v2(void *, size_t, unsigned), cuMemHostUnregister(void *), cuMemAllocManaged(Ptr *, size_t, unsigned);
@@ -796,6 +798,40 @@ static void stream_values(void) {
     OK(cuStreamWaitValue32_v2(stream, words, 77, 1));
 }
 
+/* Copies that say when their source is read: in the stream's order (1), during the call (2), at any time (3). */
+static void copy_attributes(void) {
+    start();
+    Ptr p, from, to;
+    size_t bytes = 16, first = 0;
+    unsigned *pinned, back[4];
+    struct { unsigned order; int hints[4]; unsigned flags; } how = {2, {0}, 0};
+    OK(cuMemAlloc_v2(&p, bytes));
+    OK(cuMemHostAlloc((void **)&pinned, bytes, 0));
+    from = (Ptr)(uintptr_t)pinned, to = p;
+    for (unsigned i = 0; i < 500; i++) {
+        /* What is written after the call is not copied. */
+        pinned[0] = i;
+        OK(i & 1 ? cuMemcpyWithAttributesAsync(p, from, bytes, &how, stream)
+                 : cuMemcpyBatchAsync_v2(&to, &from, &bytes, 1, &how, &first, 1, stream));
+        pinned[0] = ~0u;
+        OK(cuMemcpyDtoH_v2(back, p, bytes));
+        IS(back[0], i);
+    }
+    for (how.order = 1; how.order <= 3; how.order += 2) {
+        pinned[0] = 90 + how.order;
+        OK(cuMemcpyWithAttributesAsync(p, from, bytes, &how, stream));
+        OK(cuStreamSynchronize(stream));
+        OK(cuMemcpyDtoH_v2(back, p, bytes));
+        IS(back[0], 90 + how.order);
+    }
+    how.order = 0;
+    IS(cuMemcpyWithAttributesAsync(p, from, bytes, &how, stream), 1);
+    IS(cuMemcpyBatchAsync_v2(&to, &from, &bytes, 1, &how, &first, 1, stream), 1);
+    IS(cuMemcpyWithAttributesAsync(p, from, bytes, 0, stream), 1);
+    how.order = 1;
+    IS(cuMemcpyWithAttributesAsync(p, p + bytes, bytes, &how, stream), 1);
+}
+
 int main(int argc, char **argv) {
     const struct { const char *name; void (*run)(void); } all[] = {
         {"basics", basics}, {"contexts", contexts}, {"errors", errors}, {"streams", streams},
@@ -803,7 +839,7 @@ int main(int argc, char **argv) {
         {"fork", forked}, {"orphan", orphan}, {"leave", leave}, {"left", left},
         {"nulls", nulls}, {"copies", copies}, {"copying", copying}, {"cancelled", cancelled},
         {"cancelled_thread", cancelled_thread}, {"exact_bounds", exact_bounds},
-        {"no_allocations", no_allocations}, {"stream_values", stream_values},
+        {"no_allocations", no_allocations}, {"stream_values", stream_values}, {"copy_attributes", copy_attributes},
         {"shared_memory", shared_memory}, {"copied_memory", copied_memory}, {"pinned_kernel", pinned_kernel},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

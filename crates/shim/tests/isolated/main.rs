@@ -280,6 +280,11 @@ fn streams_events_and_host_functions_keep_their_order() {
 }
 
 #[test]
+fn copies_with_attributes_read_their_source_when_they_say() {
+    run("copy_attributes");
+}
+
+#[test]
 fn streams_wait_for_words_in_memory() {
     run("stream_values");
 }

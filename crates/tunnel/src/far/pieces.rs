@@ -138,8 +138,9 @@ impl Pieces {
     /// The bytes of the piece that was asked for.
     pub(super) fn arrived(&self, data: &[u8]) -> Result<(), TunnelError> {
         let mut wanted = lock(&self.wanted);
+        let is_piece = |hash: &Hash| data.len() == PIECE_BYTES && hash_of(data) == *hash;
         match &mut *wanted {
-            Some((hash, bytes @ None)) if hash_of(data) == *hash => *bytes = Some(data.to_vec()),
+            Some((hash, bytes @ None)) if is_piece(hash) => *bytes = Some(data.to_vec()),
             _ => return Err(TunnelError::protocol("a piece that was not asked for")),
         }
         drop(wanted);

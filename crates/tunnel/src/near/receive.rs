@@ -26,6 +26,15 @@ pub(super) enum After {
 const IMAGE_PIECE: usize = 256 << 10;
 
 impl Near {
+    /// The far end has taken data, and found pieces of it.
+    fn take_credit(&self, header: Header) {
+        lock(&self.pieces).found(header.b);
+        let mut outstanding = lock(&self.outstanding);
+        *outstanding = outstanding.saturating_sub(header.a);
+        drop(outstanding);
+        self.credit.notify_all();
+    }
+
     /// Takes frames until there are no more.
     pub(super) fn receive<'scope>(
         &'scope self,
@@ -66,13 +75,7 @@ impl Near {
                     let piece = lock(&self.pieces).held(data)?;
                     scope.spawn(move || self.end_if_failed(self.send_piece(&piece)));
                 }
-                Kind::Credit => {
-                    lock(&self.pieces).found(header.b);
-                    let mut outstanding = lock(&self.outstanding);
-                    *outstanding = outstanding.saturating_sub(header.a);
-                    drop(outstanding);
-                    self.credit.notify_all();
-                }
+                Kind::Credit => self.take_credit(header),
                 Kind::Ended => {
                     let text = String::from_utf8_lossy(data);
                     return Err(TunnelError::Ended(text.into_owned()));

@@ -143,8 +143,7 @@ fn text_that_the_parser_does_not_know_is_refused_with_the_reason() {
 
 #[test]
 fn instructions_that_only_real_cards_run_are_judged_by_their_modifiers() {
-    let wgmma =
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0}, %d0, %d1, 1, 1, 1, 0, 0;";
+    let wgmma = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f0, %f0, %f0}, %d0, %d1, 1, 1, 1, 0, 0;";
     let text = kernel(wgmma).replace("sm_80", "sm_90a");
     judge(NO_TENSOR_CORES, text.as_bytes()).unwrap_err();
     judge(NO_HALF, text.as_bytes()).unwrap_err();

@@ -243,31 +243,6 @@ impl Session {
         Ok(())
     }
 
-    /// Copies bytes of this process to the device and waits, see [`mica_gpu::Gpu::copy_now`].
-    #[expect(
-        unsafe_code,
-        reason = "the device reads the bytes while they are borrowed"
-    )]
-    pub fn write_now(&self, stream: u64, address: DevicePtr, bytes: &[u8]) -> Result<()> {
-        self.check()?;
-        self.make_room(stream, bytes.len() as u64)?;
-        // SAFETY: the device only reads a copy's source, and has when the call below returns.
-        let span = unsafe { HostSpan::new(bytes.as_ptr().cast_mut(), bytes.len() as u64) };
-        let copy = Copy3d::linear(Place::Device(address), Place::Host(span), span.len());
-        let (id, context, device) = {
-            let tables = self.read();
-            let stream = tables.streams.get(stream)?;
-            (stream.id, stream.context, checked_copy(&tables, &copy)?)
-        };
-        let Some(device) = device else {
-            return Ok(());
-        };
-        self.watch(context, self.gpu.copy_now(id, &device))?;
-        let counter = &self.vgpu.counters().bytes_from_host;
-        counter.fetch_add(span.len(), Relaxed);
-        Ok(())
-    }
-
     /// Fills in stream order.
     pub fn fill(&self, stream: u64, fill: &Fill2d) -> Result<()> {
         self.check()?;

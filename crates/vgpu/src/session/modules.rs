@@ -17,6 +17,7 @@ use super::{Module, Session, lock, table_full};
 use crate::handle::ObjectKind;
 use crate::policy::{AllowedText, CodePolicy};
 use crate::ranges::{Owner, Range};
+use crate::vgpu::Charge;
 use crate::{Result, VgpuError};
 
 /// A loaded module with all that is in it.
@@ -48,6 +49,54 @@ impl Session {
         self.load(context, image, options, None)
     }
 
+    /// Enters a module of the device into the tables, with a given handle if it had one before. The charge grows by what it takes.
+    fn enter_module(
+        &self,
+        (id, context, handle): (ModuleId, u64, Option<u64>),
+        mut charge: Charge,
+        kept: Option<Kept>,
+    ) -> Result<LoadedModule> {
+        let info = self.gpu.module_info(id)?;
+        let globals = self.gpu.module_bytes(id)?;
+        charge.absorb(self.vgpu.charge(globals, self)?);
+        let share = self.module_share(&info)?;
+        let shares: Result<Vec<_>> = (info.globals.iter().filter(|global| global.bytes > 0))
+            .map(|global| Ok((global, self.object_share()?)))
+            .collect();
+        let shares = shares?;
+        let mut tables = self.write();
+        tables.contexts.get(context)?;
+        let entry = Arc::new(Module {
+            id,
+            context,
+            kept,
+            is_bound: AtomicBool::new(false),
+            made: self.next_made(),
+            charge,
+            share,
+        });
+        let module = match handle {
+            None => {
+                let inserted = tables.modules.insert(entry);
+                inserted.map_err(|_| table_full(ObjectKind::Module))?
+            }
+            Some(handle) => {
+                tables.modules.insert_at(handle, entry)?;
+                handle
+            }
+        };
+        for (global, share) in shares {
+            let range = Range {
+                bytes: global.bytes,
+                context,
+                owner: Owner::Global(module),
+                share,
+            };
+            tables.ranges.0.insert(global.address.0, range);
+        }
+        Ok(LoadedModule { module, info })
+    }
+
     /// As [`Session::module_load`]; where `before` has what was saved of the module, with the handle and the addresses that it had.
     pub(super) fn load(
         &self,
@@ -63,7 +112,7 @@ impl Session {
         let kept = self.keep(image, options)?;
         // What the image will take on the device is known only afterwards; its own size is charged
         // before, its variables after, and it goes again if they do not fit.
-        let mut charge = self.vgpu.charge(text.len() as u64, self)?;
+        let charge = self.vgpu.charge(text.len() as u64, self)?;
         let loaded = match before {
             None => self.gpu.module_load(owner, text, options),
             Some(before) => {
@@ -73,48 +122,8 @@ impl Session {
             }
         };
         let id = self.watch(context, loaded)?;
-        let finish = || -> Result<LoadedModule> {
-            let info = self.gpu.module_info(id)?;
-            let globals = self.gpu.module_bytes(id)?;
-            charge.absorb(self.vgpu.charge(globals, self)?);
-            let share = self.module_share(&info)?;
-            let shares: Result<Vec<_>> = (info.globals.iter().filter(|global| global.bytes > 0))
-                .map(|global| Ok((global, self.object_share()?)))
-                .collect();
-            let shares = shares?;
-            let mut tables = self.write();
-            tables.contexts.get(context)?;
-            let entry = Arc::new(Module {
-                id,
-                context,
-                kept,
-                is_bound: AtomicBool::new(false),
-                made: self.next_made(),
-                charge,
-                share,
-            });
-            let module = match before {
-                None => {
-                    let inserted = tables.modules.insert(entry);
-                    inserted.map_err(|_| table_full(ObjectKind::Module))?
-                }
-                Some(before) => {
-                    tables.modules.insert_at(before.handle, entry)?;
-                    before.handle
-                }
-            };
-            for (global, share) in shares {
-                let range = Range {
-                    bytes: global.bytes,
-                    context,
-                    owner: Owner::Global(module),
-                    share,
-                };
-                tables.ranges.0.insert(global.address.0, range);
-            }
-            Ok(LoadedModule { module, info })
-        };
-        let result = finish();
+        let made = (id, context, before.map(|before| before.handle));
+        let result = self.enter_module(made, charge, kept);
         match &result {
             Ok(_) => {
                 self.vgpu.counters().modules.fetch_add(1, Relaxed);

@@ -27,6 +27,28 @@ fn refused(what: impl Into<String>) -> VgpuError {
     VgpuError::Argument(what.into())
 }
 
+/// Adds the session's device and host memory to what is saved, without the contents.
+fn list_memory(tables: &Tables, saved: &mut SavedSession) {
+    for (&address, range) in &tables.ranges.0 {
+        let (context, bytes) = (range.context, range.bytes);
+        match &range.owner {
+            Owner::Allocation { .. } => saved.allocations.push(SavedAllocation {
+                context,
+                address,
+                bytes,
+            }),
+            Owner::Host { offset, charge, .. } => saved.host.push(SavedHost {
+                context,
+                address,
+                bytes,
+                offset: *offset,
+                charged: charge.is_some(),
+            }),
+            _ => {}
+        }
+    }
+}
+
 /// An object that is made again.
 enum Made<'a> {
     Stream(&'a SavedStream),
@@ -73,20 +95,7 @@ impl Session {
             ],
             ..SavedSession::default()
         };
-        for (handle, context) in tables.contexts.iter() {
-            let mut streams = tables.streams.iter();
-            let default = streams.find(|(_, stream)| stream.is_default && stream.context == handle);
-            let limit = |number| {
-                let limit = Limit::from_number(number)?;
-                let value = self.gpu.context_limit(context.id, limit).ok()?;
-                Some((number, value))
-            };
-            saved.contexts.push(SavedContext {
-                handle,
-                default_stream: default.map_or(0, |(stream, _)| stream),
-                limits: LIMITS.filter_map(limit).collect(),
-            });
-        }
+        saved.contexts = self.saved_contexts(&tables);
         for (handle, stream) in tables.streams.iter().filter(|(_, s)| !s.is_default) {
             saved.streams.push(SavedStream {
                 handle,
@@ -106,29 +115,7 @@ impl Session {
             });
         }
         saved.modules = self.saved_modules(&tables)?;
-        let allocations = tables.ranges.0.iter();
-        let allocations =
-            allocations.filter(|(_, range)| matches!(range.owner, Owner::Allocation { .. }));
-        saved
-            .allocations
-            .extend(allocations.map(|(address, range)| SavedAllocation {
-                context: range.context,
-                address: *address,
-                bytes: range.bytes,
-            }));
-        let host = tables.ranges.0.iter();
-        saved
-            .host
-            .extend(host.filter_map(|(address, range)| match &range.owner {
-                Owner::Host { offset, charge, .. } => Some(SavedHost {
-                    context: range.context,
-                    address: *address,
-                    bytes: range.bytes,
-                    offset: *offset,
-                    charged: charge.is_some(),
-                }),
-                _ => None,
-            }));
+        list_memory(&tables, &mut saved);
         let late = self.late.all().into_iter();
         (saved.late).extend(late.map(|(context, code, message)| SavedLate {
             context,
@@ -136,6 +123,24 @@ impl Session {
             message,
         }));
         Ok(saved)
+    }
+
+    fn saved_contexts(&self, tables: &Tables) -> Vec<SavedContext> {
+        let contexts = tables.contexts.iter().map(|(handle, context)| {
+            let mut streams = tables.streams.iter();
+            let default = streams.find(|(_, stream)| stream.is_default && stream.context == handle);
+            let limit = |number| {
+                let limit = Limit::from_number(number)?;
+                let value = self.gpu.context_limit(context.id, limit).ok()?;
+                Some((number, value))
+            };
+            SavedContext {
+                handle,
+                default_stream: default.map_or(0, |(stream, _)| stream),
+                limits: LIMITS.filter_map(limit).collect(),
+            }
+        });
+        contexts.collect()
     }
 
     fn saved_modules(&self, tables: &Tables) -> Result<Vec<SavedModule>> {
@@ -167,31 +172,9 @@ impl Session {
     fn obstacle(&self, tables: &Tables) -> Option<String> {
         let some = |is: bool, what: &str| is.then(|| format!("its program has {what}"));
         let ranges = || tables.ranges.0.values().map(|range| &range.owner);
-        let shared = tables
-            .events
-            .iter()
-            .any(|(_, event)| event.progress.is_some());
-        let host = ranges().any(|owner| {
-            let is_offered = matches!(
-                owner,
-                Owner::Host {
-                    is_offered: true,
-                    ..
-                }
-            );
-            matches!(owner, Owner::Host { .. }) && !is_offered
-        });
-        let moved = tables
-            .modules
-            .iter()
-            .any(|(_, module)| module.is_bound.load(Relaxed));
-        // A driver keeps them itself, and the library in the program exchanges the bytes.
-        let moved = moved
-            || self.gpu.has_driver()
-                && tables.modules.iter().any(|(_, module)| {
-                    let info = self.gpu.module_info(module.id);
-                    info.is_ok_and(|info| info.globals.iter().any(|global| global.is_managed))
-                });
+        let shared = (tables.events.iter()).any(|(_, event)| event.progress.is_some());
+        let unoffered =
+            |owner: &Owner| matches!(owner, Owner::Host { is_offered, .. } if !is_offered);
         let freeing = |owner: &Owner| matches!(owner, Owner::Allocation { freeing: true, .. });
         let outside = self.gpu.address_space().is_some_and(|(base, bytes)| {
             let mut allocations = tables.ranges.0.iter();
@@ -206,14 +189,17 @@ impl Session {
                 "a GPU whose memory cannot be given the same addresses again",
             ),
             (
-                host,
+                ranges().any(unoffered),
                 "host memory whose files it cannot bring again (more than 256 pieces of cuMemAllocHost and the like)",
             ),
             (
                 outside,
                 "memory at addresses that no other worker could give it again (others were reserved when it was allocated)",
             ),
-            (moved, "managed variables in its modules"),
+            (
+                self.has_managed_variables(tables),
+                "managed variables in its modules",
+            ),
             (
                 !tables.reserved.is_empty() || !tables.frames.is_empty(),
                 "memory that it maps itself (cuMemCreate, cuMemMap), or that is another process's",
@@ -237,6 +223,19 @@ impl Session {
         let own = own.into_iter().find_map(|(is, what)| some(is, what));
         let mut contexts = tables.contexts.iter();
         own.or_else(|| contexts.find_map(|(_, context)| self.gpu.obstacle_to_saving(context.id)))
+    }
+
+    /// Whether the bytes of a module's variable are elsewhere than in the device's memory.
+    fn has_managed_variables(&self, tables: &Tables) -> bool {
+        tables.modules.iter().any(|(_, module)| {
+            // A driver keeps them itself, and the library in the program exchanges the bytes.
+            module.is_bound.load(Relaxed)
+                || self.gpu.has_driver()
+                    && self
+                        .gpu
+                        .module_info(module.id)
+                        .is_ok_and(|info| info.globals.iter().any(|global| global.is_managed))
+        })
     }
 
     /// The place of the next object among all that the session has made.

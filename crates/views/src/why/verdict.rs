@@ -397,7 +397,7 @@ fn host(figures: &Figures) -> Option<Finding> {
         // Fills and copies are not kernels.
         (true, false) => format!("the GPU waits for the program {idle:.0} % of the time"),
         (false, _) => format!(
-            "the GPU waits for the program {idle:.0} % of the time: it submits {rate:.0} times a second and waits for no turn"
+            "the GPU waits for the program {idle:.0} % of the time: meanwhile nothing of the program is queued; it submits {rate:.0} times a second"
         ),
     };
     Some(finding(

@@ -63,7 +63,7 @@ pub use shared_handle::{SharedHandle, SharedKind};
 pub use types::*;
 
 /// Version of the session protocol; a mismatch is refused with both numbers.
-pub const SESSION_VERSION: u32 = 10;
+pub const SESSION_VERSION: u32 = 9;
 
 /// Why a session cannot go on, or a call could not be made.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

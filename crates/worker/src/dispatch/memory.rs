@@ -54,7 +54,6 @@ handlers! { dispatcher, session, tail;
     Copy(call) => dispatcher.staged_copy(call.stream, &call.area);
     Fill(call) => done(session.fill(call.stream, &convert::fill(&call))?);
     Write(call) => done(session.write_shared(call.stream, DevicePtr(call.address), &tail.into())?);
-    WriteNow(call) => done(session.write_now(call.stream, DevicePtr(call.address), tail)?);
     Read(call) => dispatcher.read(&call);
     HostRegister(call) => dispatcher.host_register(&call, None);
     HostUnregister(call) => done(session.host_unregister(call.context, DevicePtr(call.address))?);

@@ -29,6 +29,13 @@ pub(super) struct NotPinned {
     is_backed: AtomicBool,
 }
 
+impl NotPinned {
+    /// A context has ended without a copy, maybe.
+    pub(super) fn forget(&self, context: u64) {
+        lock(&self.contexts).retain(|of| *of != context);
+    }
+}
+
 /// Buffers for small reads.
 pub(super) struct ReadBuffers {
     memory: *mut u8,

@@ -261,6 +261,7 @@ impl Dispatcher {
     /// A context has ended with all it held.
     pub(super) fn forget_context(&self, context: u64) {
         lock(&self.shared.events).retain(|_, (of, _)| *of != context);
+        self.not_pinned.forget(context);
         let is_its = |key: &Key| matches!(key, Key::Allocation(of, _) if *of == context);
         let mut memory = lock(&self.shared.memory);
         let gone: Vec<SharedMemory> = memory

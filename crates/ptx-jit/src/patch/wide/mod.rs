@@ -119,6 +119,25 @@ impl Run {
         }
         let bytes = code.get_mut(start..end)?;
         let v = decode(bytes)?;
+        if (v.map, v.prefix, *bytes.get(v.opcode)?) == (2, 1, EXTEND) {
+            let len = super::stand_in_len(bytes, EXTEND)?;
+            let (clear, rest) = bytes[..len].split_at_mut(3);
+            clear.copy_from_slice(&CLEAR);
+            rest.copy_from_slice(NOPS.iter().find(|n| n.len() == rest.len())?);
+            self.wide = [false; 16];
+            self.end = start + len;
+            return Some(());
+        }
+        let (made, len) = self.replace(bytes, &v)?;
+        bytes[v.flags] |= L;
+        self.wide[v.dst] = made;
+        self.end = start + len;
+        Some(())
+    }
+
+    /// Makes an instruction the one of 256 bits but for its bit [`L`]: whether the result is wide, and the bytes of it that
+    /// are known.
+    fn replace(&self, bytes: &mut [u8], v: &Vex) -> Option<(bool, usize)> {
         let wide = self.wide;
         let good = |r: usize| wide[r].then_some(());
         let mut len = v.tail;
@@ -131,15 +150,6 @@ impl Run {
             (2, 1, super::BROADCAST) => {
                 v.second?;
                 true
-            }
-            (2, 1, EXTEND) => {
-                len = super::stand_in_len(bytes, EXTEND)?;
-                let (clear, rest) = bytes[..len].split_at_mut(3);
-                clear.copy_from_slice(&CLEAR);
-                rest.copy_from_slice(NOPS.iter().find(|n| n.len() == rest.len())?);
-                self.wide = [false; 16];
-                self.end = start + len;
-                return Some(());
             }
             (3, 1, INSERT) => {
                 let second = v.second?;
@@ -178,10 +188,7 @@ impl Run {
             }
             _ => return None,
         };
-        bytes[v.flags] |= L;
-        self.wide[v.dst] = made;
-        self.end = start + len;
-        Some(())
+        Some((made, len))
     }
 
     /// Follows what is between two marked instructions.
@@ -198,14 +205,7 @@ impl Run {
     /// The length of the instruction that `bytes` start with; `None` when it is unknown.
     fn pass_one(&mut self, bytes: &mut [u8]) -> Option<usize> {
         if let Some(v) = decode(bytes) {
-            // `vmovd` from an integer register; arithmetic of one float; loads, of a constant or a vector.
-            match (v.map, v.prefix, bytes[v.opcode]) {
-                (1, 1, 0x6e) | (1, 2, 0x51 | 0x58 | 0x59 | 0x5c | 0x5e) | (2, 1, 0xa9) => {}
-                (1, 1 | 2, 0x6f) | (1, 0, 0x10 | 0x28) | (1, 2, 0x10) if v.second.is_none() => {}
-                _ => return None,
-            }
-            self.wide[v.dst] = false;
-            return Some(v.opcode + 1 + address_len(&bytes[v.opcode + 1..])?);
+            return self.pass_vex(bytes, &v);
         }
         let mut at = 0;
         let prefix = match *bytes.first()? {
@@ -223,28 +223,7 @@ impl Run {
             _ => None,
         };
         match (prefix, *bytes.get(at)?) {
-            // Vector moves: `movdqa`, `movdqu`.
-            (0x66 | 0xf3, 0x0f) => {
-                let opcode = *bytes.get(at + 1)?;
-                let modrm = *bytes.get(at + 2)?;
-                let len = at + 2 + address_len(&bytes[at + 2..])?;
-                let (r, b) = rex.map_or((0, 0), |rex| (rex >> 2 & 1, rex & 1));
-                let reg = usize::from(modrm >> 3 & 0b111 | r << 3);
-                match (opcode, modrm >> 6 == 0b11) {
-                    (0x6f, true) => {
-                        let from = usize::from(modrm & 0b111 | b << 3);
-                        self.wide[reg] = self.wide[from];
-                        if self.wide[from] {
-                            widen_move(&mut bytes[..at + 1], prefix, rex);
-                        }
-                    }
-                    (0x6f, false) => self.wide[reg] = false,
-                    // To memory.
-                    (0x7f, false) => {}
-                    _ => return None,
-                }
-                Some(len)
-            }
+            (0x66 | 0xf3, 0x0f) => self.pass_vector_move(bytes, at, prefix, rex),
             // Moves, addresses and arithmetic of integer registers, then the same with an immediate.
             (
                 0,
@@ -258,6 +237,46 @@ impl Run {
             (0, 0x83 | 0xc1) => Some(at + 2 + address_len(&bytes[at + 1..])?),
             _ => None,
         }
+    }
+
+    /// `vmovd` from an integer register; arithmetic of one float; loads, of a constant or a vector.
+    fn pass_vex(&mut self, bytes: &[u8], v: &Vex) -> Option<usize> {
+        match (v.map, v.prefix, bytes[v.opcode]) {
+            (1, 1, 0x6e) | (1, 2, 0x51 | 0x58 | 0x59 | 0x5c | 0x5e) | (2, 1, 0xa9) => {}
+            (1, 1 | 2, 0x6f) | (1, 0, 0x10 | 0x28) | (1, 2, 0x10) if v.second.is_none() => {}
+            _ => return None,
+        }
+        self.wide[v.dst] = false;
+        Some(v.opcode + 1 + address_len(&bytes[v.opcode + 1..])?)
+    }
+
+    /// `movdqa` and `movdqu`, whose opcode begins at `at`.
+    fn pass_vector_move(
+        &mut self,
+        bytes: &mut [u8],
+        at: usize,
+        prefix: u8,
+        rex: Option<u8>,
+    ) -> Option<usize> {
+        let opcode = *bytes.get(at + 1)?;
+        let modrm = *bytes.get(at + 2)?;
+        let len = at + 2 + address_len(&bytes[at + 2..])?;
+        let (r, b) = rex.map_or((0, 0), |rex| (rex >> 2 & 1, rex & 1));
+        let reg = usize::from(modrm >> 3 & 0b111 | r << 3);
+        match (opcode, modrm >> 6 == 0b11) {
+            (0x6f, true) => {
+                let from = usize::from(modrm & 0b111 | b << 3);
+                self.wide[reg] = self.wide[from];
+                if self.wide[from] {
+                    widen_move(&mut bytes[..at + 1], prefix, rex);
+                }
+            }
+            (0x6f, false) => self.wide[reg] = false,
+            // To memory.
+            (0x7f, false) => {}
+            _ => return None,
+        }
+        Some(len)
     }
 }
 

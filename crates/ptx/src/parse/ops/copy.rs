@@ -129,6 +129,9 @@ impl Parser<'_> {
         const SPACES: [Space; 3] = [Space::Global, Space::Shared, Space::SharedCluster];
         let spaces = (self.space_of(&SPACES)?, self.space_of(&SPACES)?);
         match spaces {
+            (Space::Global, Space::Global) => {
+                self.bad_instruction("copies to or from shared memory")
+            }
             (dst, src) if dst != Space::Generic && src != Space::Generic => Ok(spaces),
             _ => self.bad_instruction("needs two state spaces"),
         }

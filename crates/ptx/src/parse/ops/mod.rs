@@ -13,4 +13,5 @@ pub(super) mod memory;
 pub(super) mod sync;
 pub(super) mod texture;
 pub(super) mod video;
+pub(super) mod wgmma;
 pub(super) mod wmma;

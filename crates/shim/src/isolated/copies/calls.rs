@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use mica_cuda_abi::Handle;
+use mica_cuda_abi::{Handle, MemLocation};
 
 use super::boxes::{Memcpy2d, Memcpy3d};
 use super::{
@@ -188,19 +188,47 @@ driver! {
     }
 }
 
-/// Copies one after the other: attributes of a batch are hints, or allow less order than this keeps.
+/// `CUmemcpyAttributes`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CopyAttributes {
+    source_order: u32,
+    _hints: [MemLocation; 2],
+    _flags: u32,
+}
+
+impl CopyAttributes {
+    /// Whether the source is read before the call returns. Else it is read in the order of the stream, which is as good where
+    /// any order will do; hints of places change nothing.
+    fn reads_source_at_once(self) -> Answer<bool> {
+        match self.source_order {
+            1 | 3 => Ok(false),
+            2 => Ok(true),
+            _ => invalid(),
+        }
+    }
+}
+
+/// Copies one after the other; all wait if one of the attributes wants its source read at once.
 ///
 /// # Safety
-/// The lists hold `count` elements.
+/// The lists hold `count` and `attribute_count` elements.
 unsafe fn batch(
     target: Target,
-    dst: *const u64,
-    src: *const u64,
+    (dst, src): (*const u64, *const u64),
     bytes: *const usize,
     count: usize,
+    (attributes, attribute_count): (*const CopyAttributes, usize),
 ) -> Answer {
     if count == 0 || dst.is_null() || src.is_null() || bytes.is_null() {
         return invalid();
+    }
+    let mut waits = false;
+    if !attributes.is_null() {
+        for index in 0..attribute_count {
+            // SAFETY: our contract.
+            waits |= unsafe { attributes.add(index).read() }.reads_source_at_once()?;
+        }
     }
     for index in 0..count {
         // SAFETY: our contract.
@@ -211,7 +239,7 @@ unsafe fn batch(
                 bytes.add(index).read(),
             )
         };
-        unified(target, dst, src, bytes, false)?;
+        unified(target, dst, src, bytes, waits)?;
     }
     Ok(())
 }
@@ -219,9 +247,9 @@ unsafe fn batch(
 driver! {
     fn copy_batch<const PT>(
         dst: *const u64, src: *const u64, bytes: *const usize, count: usize,
-        _attributes: *const c_void, _indices: *const usize, _attribute_count: usize, failed: *mut usize, stream: Handle,
+        attributes: *const CopyAttributes, _indices: *const usize, attribute_count: usize, failed: *mut usize, stream: Handle,
     ) {
-        let done = batch(resolve::<PT>(stream)?, dst, src, bytes, count);
+        let done = batch(resolve::<PT>(stream)?, (dst, src), bytes, count, (attributes, attribute_count));
         if done.is_err() {
             crate::isolated::support::put_opt(failed, usize::MAX);
         }
@@ -230,9 +258,14 @@ driver! {
 
     fn copy_batch_v2<const PT>(
         dst: *const u64, src: *const u64, bytes: *const usize, count: usize,
-        _attributes: *const c_void, _indices: *const usize, _attribute_count: usize, stream: Handle,
+        attributes: *const CopyAttributes, _indices: *const usize, attribute_count: usize, stream: Handle,
     ) {
-        batch(resolve::<PT>(stream)?, dst, src, bytes, count)
+        batch(resolve::<PT>(stream)?, (dst, src), bytes, count, (attributes, attribute_count))
+    }
+
+    fn copy_with_attributes<const PT>(dst: u64, src: u64, bytes: usize, attributes: *const CopyAttributes, stream: Handle) {
+        let target = resolve::<PT>(stream)?;
+        unified(target, dst, src, bytes, get(attributes)?.reads_source_at_once()?)
     }
 }
 
@@ -241,6 +274,7 @@ stream_entries! {
     cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz = copy_3d_async;
     cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz = copy_batch;
     cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz = copy_batch_v2;
+    cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz = copy_with_attributes;
     cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds = copy_htod;
     cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz = copy_htod_async;
     cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds = copy_dtoh;

@@ -169,6 +169,15 @@ fn check_end(state: &State, end: &End, (width, height, depth): (u64, u64, u64)) 
 }
 
 impl CopyOp {
+    /// The device address of an end and the copy's bytes, if it is one row.
+    fn one_row(&self, end: &End) -> Option<(u64, usize)> {
+        let (width, height, depth) = self.extent;
+        match (end.place, height * depth) {
+            (Place::Device(address), 1) => Some((address, width as usize)),
+            _ => None,
+        }
+    }
+
     /// The wire's form, if no end is pageable.
     pub(crate) fn wire(&self) -> Option<CopyBox> {
         let (src, dst) = (self.src.device_box()?, self.dst.device_box()?);
@@ -295,16 +304,6 @@ fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answ
             Ok(())
         }
         (Some(host), None) => {
-            let is_default = std::ptr::eq(stream, context.legacy);
-            if wait
-                && is_default
-                && !client.has_only_uploads()
-                && let Some(written) = write_by_driver(client, wire, &op, host)
-            {
-                state.waited();
-                context.checked(written)?;
-                return context.check(state);
-            }
             context.checked(write_pageable(client, wire, &op, host)?)?;
             // A synchronous copy also waits for what the stream has been given before.
             match wait && !client.has_only_uploads() {
@@ -322,26 +321,6 @@ fn run_checked((state, context, stream): Target, op: CopyOp, wait: bool) -> Answ
     }
 }
 
-/// Has a driver copy a few bytes as a synchronous copy of its own, which comes back where a wait for the stream does not;
-/// `None` if they are no few bytes for a driver.
-fn write_by_driver(
-    client: &SessionClient,
-    stream: u64,
-    op: &CopyOp,
-    host: HostBox,
-) -> Option<Result<(), SessionError>> {
-    let (width, height, depth) = op.extent;
-    let (Place::Device(address), 1) = (op.dst.place, height * depth) else {
-        return None;
-    };
-    let can = client.can_write_by_driver(width as usize);
-    can.then(|| {
-        // SAFETY: the program says that so many bytes are there.
-        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width as usize) };
-        client.write_by_driver(stream, address, bytes)
-    })
-}
-
 /// Sends the bytes of a pageable box; what became of it.
 fn write_pageable(
     client: &SessionClient,
@@ -349,10 +328,9 @@ fn write_pageable(
     op: &CopyOp,
     host: HostBox,
 ) -> Answer<Result<(), SessionError>> {
-    let (width, height, depth) = op.extent;
-    if let (Place::Device(address), 1) = (op.dst.place, height * depth) {
+    if let Some((address, width)) = op.one_row(&op.dst) {
         // SAFETY: the program says that so many bytes are there.
-        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width as usize) };
+        let bytes = unsafe { std::slice::from_raw_parts(host.pointer, width) };
         return Ok(client.write(stream, address, bytes));
     }
     let Some(device) = op.dst.device_box() else {
@@ -369,10 +347,9 @@ fn read_pageable(
     op: &CopyOp,
     host: HostBox,
 ) -> Answer<Result<(), SessionError>> {
-    let (width, height, depth) = op.extent;
-    if let (Place::Device(address), 1) = (op.src.place, height * depth) {
+    if let Some((address, width)) = op.one_row(&op.src) {
         // SAFETY: the program says that there is room for so many bytes.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(host.pointer, width as usize) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(host.pointer, width) };
         return Ok(client.read(stream, address, bytes));
     }
     let Some(device) = op.src.device_box() else {

@@ -1,13 +1,17 @@
 //! Launch attributes: `CUlaunchAttribute`.
 //!
-//! A real driver behind the worker gets all of them. The software GPU knows cooperative launches and takes the
-//! rest as the hints they are, but for clusters and events, which would change what a program sees.
+//! A real driver behind the worker gets all of them. The software GPU knows cooperative launches and clusters, and takes
+//! the rest as the hints they are, but for events, which would change what a program sees.
 
+use std::borrow::Cow;
 use std::ffi::c_void;
+use std::sync::atomic::Ordering::Relaxed;
 
 use mica_cuda_abi::{CuResult, Handle, LaunchAttributeId, LaunchAttributeRecord};
 use mica_wire::session::{Field, LaunchAttribute};
 
+use super::Shape;
+use crate::isolated::modules::Function;
 use crate::isolated::state::State;
 use crate::isolated::streams::events::Event;
 use crate::isolated::support::{Answer, Code, get, invalid, not_supported};
@@ -20,6 +24,9 @@ const LAUNCH_COMPLETION_EVENT: u32 = LaunchAttributeId::LaunchCompletionEvent as
 const DEVICE_UPDATABLE_KERNEL_NODE: u32 = LaunchAttributeId::DeviceUpdatableKernelNode as u32;
 /// More than there are kinds.
 const MOST: u32 = 32;
+/// Blocks of a cluster that any kernel may have, and that one may have which is set to.
+pub(crate) const PORTABLE_BLOCKS: u64 = 8;
+const MOST_BLOCKS: u64 = 16;
 
 /// Reads launch attributes: those that travel, and whether the launch is cooperative.
 ///
@@ -62,11 +69,7 @@ pub(crate) unsafe fn translated(
     match id {
         // An empty attribute.
         0 => return Ok(None),
-        // A cluster of one block is no cluster.
-        CLUSTER_DIMENSION if value[..3] == [1, 1, 1] && !has_driver => {}
-        CLUSTER_DIMENSION if !has_driver => {
-            return Err(Code(CuResult::InvalidClusterSize as u32));
-        }
+        CLUSTER_DIMENSION => return Ok(Some(LaunchAttribute { id, value })),
         PROGRAMMATIC_EVENT | LAUNCH_COMPLETION_EVENT if has_driver => {
             let handle = u64::from(value[0]) | u64::from(value[1]) << 32;
             // SAFETY: our contract.
@@ -86,6 +89,48 @@ pub(crate) unsafe fn translated(
         _ => {}
     }
     Ok(has_driver.then_some(LaunchAttribute { id, value }))
+}
+
+/// The attributes of a launch on a device without a driver: with the cluster that the function was set to, and what the
+/// driver would refuse refused.
+pub(crate) fn completed<'a>(
+    state: &State,
+    function: &Function,
+    shape: &Shape,
+    attributes: &'a [LaunchAttribute],
+) -> Answer<Cow<'a, [LaunchAttribute]>> {
+    if state.client.snapshot().has_driver {
+        return Ok(Cow::Borrowed(attributes));
+    }
+    let [_, width, height, depth, non_portable] =
+        [0, 1, 2, 3, 4].map(|index| function.cluster[index].load(Relaxed));
+    let asked = attributes.iter().find(|a| a.id == CLUSTER_DIMENSION);
+    let set = (width > 0).then_some([width, height.max(1), depth.max(1)]);
+    let cluster = match (asked, set) {
+        (Some(asked), _) => [asked.value[0], asked.value[1], asked.value[2]],
+        (None, Some(set)) => set.map(|blocks| blocks as u32),
+        (None, None) => return Ok(Cow::Borrowed(attributes)),
+    };
+    let most = if non_portable != 0 {
+        MOST_BLOCKS
+    } else {
+        PORTABLE_BLOCKS
+    };
+    let blocks = (cluster.iter()).fold(1_u64, |all, n| all.saturating_mul((*n).into()));
+    let divides = (shape.grid.iter().zip(cluster)).all(|(n, by)| by > 0 && n.is_multiple_of(by));
+    if !(1..=most).contains(&blocks) || !divides {
+        return Err(Code(CuResult::InvalidClusterSize as u32));
+    }
+    let with = |id: u32, numbers: [u32; 3]| {
+        let mut value = [0; 16];
+        value[..3].copy_from_slice(&numbers);
+        LaunchAttribute { id, value }
+    };
+    let mut all = vec![with(CLUSTER_DIMENSION, cluster)];
+    if shape.is_cooperative {
+        all.push(with(COOPERATIVE, [1, 0, 0]));
+    }
+    Ok(Cow::Owned(all))
 }
 
 /// Attributes and parameters as the tail of a call.

@@ -221,22 +221,40 @@ unsafe fn launch<const PT: bool>(
         true => check_shape(state, &shape).and_then(|_| check_shared(state, function, &shape))?,
         false => check(state, function, &shape)?,
     }
+    let attributes = &*attributes::completed(state, function, &shape, attributes)?;
     let layout = function.layout()?;
     if is_captured {
-        // SAFETY: the program's parameters.
-        let params = unsafe { with_params(layout, params, extra, |block| Ok(block.to_vec()))? };
-        let op = KernelOp {
-            function,
-            shape,
-            params,
-            attributes: attributes.to_vec(),
-        };
-        return capture::record(stream, Op::Kernel(op));
+        return capture::record(
+            stream,
+            Op::Kernel(KernelOp {
+                function,
+                shape,
+                // SAFETY: the program's parameters.
+                params: unsafe { with_params(layout, params, extra, |block| Ok(block.to_vec()))? },
+                attributes: attributes.to_vec(),
+            }),
+        );
     }
     capture::forbid_legacy(stream)?;
     let resolved = function.resolve(state, context)?;
     managed_variables::push(state, context, stream.wire())?;
-    if !attributes.is_empty() {
+    if attributes.is_empty() {
+        let request = Launch {
+            stream: stream.wire(),
+            module: resolved.module,
+            kernel: resolved.kernel,
+            grid: shape.grid,
+            block: shape.block,
+            dynamic_shared: shape.shared,
+            cooperative: shape.is_cooperative,
+        };
+        let post = |block: &[u8]| {
+            state.copied.given(state, block);
+            context.checked(state.client.launch(&request, block))
+        };
+        // SAFETY: the program's parameters.
+        unsafe { with_params(layout, params, extra, post)? };
+    } else {
         let request = LaunchWith {
             stream: stream.wire(),
             module: resolved.module,
@@ -253,26 +271,7 @@ unsafe fn launch<const PT: bool>(
         };
         // SAFETY: the program's parameters.
         unsafe { with_params(layout, params, extra, post)? };
-        return match is_first {
-            true => learn(state, context, function),
-            false => Ok(()),
-        };
     }
-    let request = Launch {
-        stream: stream.wire(),
-        module: resolved.module,
-        kernel: resolved.kernel,
-        grid: shape.grid,
-        block: shape.block,
-        dynamic_shared: shape.shared,
-        cooperative: shape.is_cooperative,
-    };
-    let post = |block: &[u8]| {
-        state.copied.given(state, block);
-        context.checked(state.client.launch(&request, block))
-    };
-    // SAFETY: the program's parameters.
-    unsafe { with_params(layout, params, extra, post)? };
     match is_first {
         true => learn(state, context, function),
         false => Ok(()),

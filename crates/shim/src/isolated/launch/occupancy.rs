@@ -4,6 +4,8 @@
 use mica_cuda_abi::{CuResult, DeviceAttribute, Handle, LaunchConfig};
 use mica_wire::session::{AvailableShared, Clusters, KernelLayout, Occupancy, Request};
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::attributes;
 use crate::isolated::context::any_context;
 use crate::isolated::modules::calls::function_of;
@@ -86,7 +88,7 @@ pub(crate) fn resident(
     Ok(blocks)
 }
 
-/// What a real driver says of the clusters of a launch.
+/// What the device says of the clusters of a launch.
 unsafe fn ask_clusters(
     state: &State,
     function: &'static Function,
@@ -237,23 +239,19 @@ driver! {
     fn occupancy_clusters(out: *mut i32, function: Handle, config: *const LaunchConfig) {
         let state = state()?;
         let config = get(config)?;
-        if state.client.snapshot().has_driver {
-            let count = ask_clusters(state, function_of(function)?, &config, false)?;
-            return put(out, count);
-        }
-        let threads = config.block.iter().product();
-        let each = resident(state, function_of(function)?, threads, config.shared_bytes.into())?;
-        put(out, (each * state.client.snapshot().multiprocessors) as i32)
+        put(out, ask_clusters(state, function_of(function)?, &config, false)?)
     }
 
     fn occupancy_cluster_size(out: *mut i32, function: Handle, config: *const LaunchConfig) {
         room_for(out)?;
         let (state, config) = (state()?, get(config)?);
         let function = function_of(function)?;
-        if state.client.snapshot().has_driver {
-            return put(out, ask_clusters(state, function, &config, true)?);
-        }
-        put(out, 1)
+        let most = ask_clusters(state, function, &config, true)?;
+        let is_portable = function.cluster[4].load(Relaxed) == 0;
+        put(out, match is_portable && !state.client.snapshot().has_driver {
+            true => most.min(attributes::PORTABLE_BLOCKS as i32),
+            false => most,
+        })
     }
 }
 

@@ -60,6 +60,15 @@ fn inner_pages(pointer: u64, bytes: u64) -> Range<u64> {
     pointer.next_multiple_of(PAGE)..(pointer + bytes) & !(PAGE - 1)
 }
 
+/// Maps memory of the session at an address of the kernel's choice.
+fn map_piece(piece: &HostPiece, bytes: u64) -> rustix::io::Result<u64> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let (any, len, shared) = (std::ptr::null_mut(), bytes as usize, MapFlags::SHARED);
+    // SAFETY: a new mapping, which lies over no other.
+    let at = unsafe { mmap(any, len, protection, shared, piece.file(), piece.offset()) }?;
+    Ok(at as u64)
+}
+
 /// Registers bytes of the program, which do not wrap around; answers their address on the device.
 pub(crate) fn register(
     state: &State,
@@ -89,14 +98,10 @@ pub(crate) fn register(
     };
     let client = &state.client;
     let piece = context.checked(client.host_piece(room))?;
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    let (any, len, shared) = (std::ptr::null_mut(), room as usize, MapFlags::SHARED);
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let copy = unsafe { mmap(any, len, protection, shared, piece.file(), piece.offset()) }
-        .map_err(system)?;
+    let copy = map_piece(&piece, room).map_err(system)?;
     let inner = inner_pages(pointer, bytes);
     // SAFETY: the program says that this memory is its own, and it was found to be readable.
-    unsafe { exchange(copy as u64, (first, room), &inner) }.map_err(system)?;
+    unsafe { exchange(copy, (first, room), &inner) }.map_err(system)?;
     protect(&read_only);
     let device = client.host_register_piece(context.wire(), &piece, false, first);
     let device = match context.checked(device) {

@@ -1,4 +1,4 @@
-//! Tensor maps. The driver in the worker makes them: what is in one is its secret.
+//! Tensor maps. The device behind the worker makes them: what is in one is its secret.
 
 use mica_cuda_abi::CuResult;
 use mica_wire::session::{Field, TensorMap, TensorMapShape};
@@ -25,9 +25,6 @@ unsafe fn numbers<T: Copy + Default>(numbers: *const T, count: u32) -> Answer<[T
 /// Has the worker make a tensor map.
 fn encode(shape: &TensorMapShape) -> Answer<[u8; BYTES]> {
     let (state, context) = any_context()?;
-    if !state.client.snapshot().has_driver {
-        return Err(CuResult::NotSupported.into());
-    }
     let mut tail = Vec::with_capacity(256);
     shape.put(&mut tail);
     let request = TensorMap {

@@ -129,12 +129,6 @@ impl facts::Bytes for Write {
     }
 }
 
-impl facts::Bytes for WriteNow {
-    fn bytes(&self, tail: usize) -> u64 {
-        tail as u64
-    }
-}
-
 impl facts::Bytes for Read {
     fn bytes(&self, _: usize) -> u64 {
         self.bytes.into()

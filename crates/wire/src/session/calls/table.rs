@@ -286,10 +286,6 @@ calls! { $
     68 Read { /** Stream. */ stream: u64, /** Where from. */ address: u64, /** At most 1 MiB. */ bytes: u32, } -> Data;
         class: Waiting, late: After(stream), order: WaitsForStream, touches: [stream], gate: Sized(LARGE), settle: Yes, node: No, effect: None;
 
-    /// Writes the tail to device memory as a driver's own synchronous copy does, and answers when that has returned.
-    69 WriteNow { /** Stream. */ stream: u64, /** Where to. */ address: u64, } -> Done, + tail;
-        class: Waiting, late: After(stream), order: WaitsForStream, touches: [stream], gate: Sized(LARGE), settle: Yes, node: No, effect: None;
-
     /// Maps host memory of the program into the device.
     70 HostRegister {
         /** Context. */ context: u64, /** Tag of the descriptor on the socket, or [`HostRegister::IN_IVSHMEM`]. */ tag: u64,

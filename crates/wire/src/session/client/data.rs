@@ -1,7 +1,7 @@
 //! Pageable data: through staging chunks, in pieces, both sides at work at once.
 
 use std::collections::VecDeque;
-use std::iter::Fuse;
+use std::iter::{Fuse, Peekable};
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::SessionClient;
 use super::turns::Turn;
 use crate::session::area::{CHUNK_BYTES, CHUNKS, chunk_state};
-use crate::session::calls::{Copy, Read, Request, StreamQuery, Write, WriteNow};
+use crate::session::calls::{Copy, Read, Request, StreamQuery, Write};
 use crate::session::patience::{MANY_PROCESSORS, processors};
 use crate::session::ring::MAX_RECORD_BYTES;
 use crate::session::streaming_copy;
@@ -204,15 +204,8 @@ impl<T: ClientTransport> SessionClient<T> {
     /// Takes a free staging chunk, waiting for one if need be.
     fn take_chunk(&self, area: &SessionArea) -> Result<u32, SessionError> {
         loop {
-            // The lowest free one: chunks used again soon are still in the cache.
-            for chunk in 0..CHUNKS {
-                let (free, busy) = (chunk_state::FREE, chunk_state::BUSY);
-                let word = area.chunk_word(chunk);
-                if word.load(Relaxed) == free
-                    && word.compare_exchange(free, busy, AcqRel, Relaxed).is_ok()
-                {
-                    return Ok(chunk as u32);
-                }
+            if let Some(chunk) = take_free_chunk(area) {
+                return Ok(chunk);
             }
             let chunk = self.cursor.fetch_add(1, Relaxed) as usize % CHUNKS;
             let state = area.chunk_word(chunk).load(Acquire);
@@ -266,25 +259,6 @@ impl<T: ClientTransport> SessionClient<T> {
             offset += part.len() as u64;
         }
         Ok(())
-    }
-
-    /// Copies a few pageable bytes to the device as a driver's own synchronous copy does, where the session has one.
-    ///
-    /// # Errors
-    /// The device refuses, or the session has ended.
-    pub fn write_by_driver(
-        &self,
-        stream: u64,
-        address: u64,
-        bytes: &[u8],
-    ) -> Result<(), SessionError> {
-        self.call_with(&WriteNow { stream, address }, bytes)
-            .map(drop)
-    }
-
-    /// Whether a copy to the device of so many bytes can be made by [`SessionClient::write_by_driver`].
-    pub fn can_write_by_driver(&self, bytes: usize) -> bool {
-        self.snapshot.has_driver && bytes <= DRIVER_INLINE_BYTES
     }
 
     /// Copies device memory into pageable bytes; returns when they are there.
@@ -387,7 +361,7 @@ impl<T: ClientTransport> SessionClient<T> {
             inside: Mutex::new(ReadsLeft {
                 turn: self.turn_after_work(stream)?,
                 flying: VecDeque::with_capacity(READ_AHEAD),
-                parts: parts.fuse(),
+                parts: parts.fuse().peekable(),
                 failed: false,
             }),
         };
@@ -434,14 +408,18 @@ impl<T: ClientTransport> SessionClient<T> {
                 .transport
                 .wait_chunk(chunk as usize, chunk_state::BUSY)?;
             let ((_, _, _), width, rows) = piece;
-            if state != chunk_state::FULL {
-                reads.left().failed = true;
-            } else if let Some(staged) = area.chunk_pointer(chunk, 0, width * rows) {
+            if state == chunk_state::FULL
+                && let Some(staged) = area.chunk_pointer(chunk, 0, width * rows)
+            {
                 // SAFETY: the caller vouches for the host's box, of which the piece is this thread's; the worker has given
                 // the chunk back.
                 unsafe { reads.host.get().transfer(piece, staged, true) };
             }
+            // First, for a thread that waits for a chunk has the lock.
             self.give_chunk(area, chunk);
+            if state != chunk_state::FULL {
+                reads.left().failed = true;
+            }
         }
     }
 
@@ -454,13 +432,22 @@ impl<T: ClientTransport> SessionClient<T> {
         most: usize,
     ) -> Result<(), SessionError> {
         while !left.failed && left.flying.len() < most {
-            let Some(piece) = left.parts.next() else {
+            if left.parts.peek().is_none() {
                 // All of the copy is in its place.
                 left.turn.take_if(|_| self.snapshot.has_driver);
                 break;
+            }
+            // Only a copy that has no chunk waits for one: copies that all waited for more than they have would wait for ever.
+            let chunk = match take_free_chunk(area) {
+                Some(chunk) => chunk,
+                None if left.flying.is_empty() => self.take_chunk(area)?,
+                None => break,
+            };
+            let Some(piece) = left.parts.next() else {
+                self.give_chunk(area, chunk);
+                break;
             };
             let ((x, y, z), width, rows) = piece;
-            let chunk = self.take_chunk(area)?;
             let (src, src_offset) = reads.device.at(x, y, z);
             let copy = CopyBox {
                 src,
@@ -480,7 +467,19 @@ impl<T: ClientTransport> SessionClient<T> {
     }
 }
 
-/// A copy out of staging chunks, by one thread or two.
+/// Takes a staging chunk, if one is free.
+fn take_free_chunk(area: &SessionArea) -> Option<u32> {
+    // The lowest one: chunks used again soon are still in the cache.
+    (0..CHUNKS).find_map(|chunk| {
+        let (free, busy) = (chunk_state::FREE, chunk_state::BUSY);
+        let word = area.chunk_word(chunk);
+        let taken = word.load(Relaxed) == free
+            && word.compare_exchange(free, busy, AcqRel, Relaxed).is_ok();
+        taken.then_some(chunk as u32)
+    })
+}
+
+/// A copy out of staging chunks, by one thread or several.
 struct Reads<'a, T: ClientTransport, I: Iterator<Item = Piece>> {
     stream: u64,
     device: &'a DeviceBox,
@@ -494,7 +493,7 @@ struct ReadsLeft<'a, T: ClientTransport, I: Iterator<Item = Piece>> {
     /// Chunks that are on their way, in order.
     flying: VecDeque<(u32, Piece)>,
     /// What has not been asked for.
-    parts: Fuse<I>,
+    parts: Peekable<Fuse<I>>,
     failed: bool,
 }
 

@@ -14,6 +14,7 @@ use rustix::time::Timespec;
 
 use super::heap::IvshmemHeap;
 use super::turns::Turns;
+use crate::host::frame::Frame;
 use crate::host::socket::HostSocket;
 use crate::session::area::{NOTICES, REASON_BYTES, SLOT_ROOM, SLOTS};
 use crate::session::bell::{Bell, BellWord};
@@ -113,6 +114,48 @@ struct Entrance {
     turns: Turns,
 }
 
+/// Where a session's memory is.
+enum Place {
+    /// In memory that program and worker share.
+    Area { copies_host_memory: bool },
+    /// In a shared-memory device of this virtual machine.
+    Ivshmem { bytes: u64, has_windows: bool },
+}
+
+/// What a worker says to a program's hello.
+fn accepted(answer: &Frame) -> Result<Place, SessionError> {
+    let (theirs, place) = match answer.read() {
+        Ok(Handshake::Welcome {
+            version,
+            copies_host_memory,
+        }) => (version, Place::Area { copies_host_memory }),
+        Ok(Handshake::Ivshmem {
+            version,
+            bytes,
+            has_windows,
+        }) => (version, Place::Ivshmem { bytes, has_windows }),
+        Ok(Handshake::Refused { text, .. }) => {
+            let (code, message) = (UNAVAILABLE, text.into());
+            return Err(SessionError::Refused { code, message });
+        }
+        Ok(
+            Handshake::Hello { .. }
+            | Handshake::HostMemory { .. }
+            | Handshake::Resume { .. }
+            | Handshake::Resumed { .. },
+        )
+        | Err(_) => {
+            let text = format!("the worker opened with message kind {}", answer.kind());
+            return Err(SessionError::Ended(text));
+        }
+    };
+    if theirs != u64::from(SESSION_VERSION) {
+        let theirs = u32::try_from(theirs).unwrap_or(u32::MAX);
+        return Err(SessionError::Version { theirs });
+    }
+    Ok(place)
+}
+
 impl RingTransport {
     /// Shakes hands over the socket and maps the area.
     pub fn connect(socket: OwnedFd) -> Result<Self, SessionError> {
@@ -121,54 +164,26 @@ impl RingTransport {
         set_socket_timeout(&socket, Timeout::Recv, Some(HANDSHAKE))
             .map_err(SessionError::system("setsockopt"))?;
         let socket = HostSocket::from_fd(socket);
-        let version = u64::from(SESSION_VERSION);
-        (socket.send(&Handshake::Hello { version }, &[])).map_err(unanswered)?;
-        let (answer, fds) = socket.receive().map_err(unanswered)?;
-        let theirs = match answer.read() {
-            Ok(Handshake::Welcome { version, .. } | Handshake::Ivshmem { version, .. }) => version,
-            Ok(Handshake::Refused { text, .. }) => {
-                let (code, message) = (UNAVAILABLE, text.into());
-                return Err(SessionError::Refused { code, message });
-            }
-            Ok(
-                Handshake::Hello { .. }
-                | Handshake::HostMemory { .. }
-                | Handshake::Resume { .. }
-                | Handshake::Resumed { .. },
-            )
-            | Err(_) => {
-                return Err(SessionError::Ended(format!(
-                    "the worker opened with message kind {}",
-                    answer.kind()
-                )));
-            }
+        let hello = Handshake::Hello {
+            version: u64::from(SESSION_VERSION),
         };
-        if theirs != version {
-            let theirs = u32::try_from(theirs).unwrap_or(u32::MAX);
-            return Err(SessionError::Version { theirs });
-        }
+        socket.send(&hello, &[]).map_err(unanswered)?;
+        let (answer, fds) = socket.receive().map_err(unanswered)?;
         let none = || SessionError::Ended("the worker sent no shared memory".into());
         let failed = SessionError::system("mmap");
         let mut fds = fds.into_iter();
-        let fd = fds.next().ok_or_else(none)?;
-        let Ok(Handshake::Ivshmem {
-            bytes, has_windows, ..
-        }) = answer.read()
-        else {
-            let area = SessionArea::adopt(fd).map_err(failed)?;
-            let copies_host_memory = matches!(
-                answer.read(),
-                Ok(Handshake::Welcome {
-                    copies_host_memory: true,
-                    ..
-                })
-            );
-            let transport = Self::over(area, socket, fds.next(), None);
-            return Ok(Self {
-                copies_host_memory,
-                ..transport
-            });
+        let (bytes, has_windows) = match accepted(&answer)? {
+            Place::Area { copies_host_memory } => {
+                let area = SessionArea::adopt(fds.next().ok_or_else(none)?).map_err(failed)?;
+                let transport = Self::over(area, socket, fds.next(), None);
+                return Ok(Self {
+                    copies_host_memory,
+                    ..transport
+                });
+            }
+            Place::Ivshmem { bytes, has_windows } => (bytes, has_windows),
         };
+        let fd = fds.next().ok_or_else(none)?;
         let (Some(word), Some(stream)) = (fds.next(), fds.next()) else {
             return Err(none());
         };

@@ -1,4 +1,4 @@
-// The kernels of `mica bench software`. Compiled by: nvcc -ptx -arch=compute_75 bench.cu
+// The kernels of `mica bench software`, of its bounds checks, and of tests of the compiler. Compiled by: nvcc -ptx -arch=compute_75 bench.cu
 
 extern "C" __global__ void vadd(const float *a, const float *b, float *c, int n)
 {
