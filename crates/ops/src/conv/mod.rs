@@ -156,8 +156,7 @@ impl Sizes {
 
     /// Images whose windows are made at a time.
     fn at_a_time(&self) -> usize {
-        let row =
-            (self.cols().saturating_mul(self.spec.groups)).saturating_mul(self.dtype.size_bytes());
+        let row = self.cols() * self.spec.groups * self.dtype.size_bytes();
         let one = self.rows(1).saturating_mul(row);
         (WINDOW_BYTES / one.max(1)).clamp(1, self.images.max(1))
     }
