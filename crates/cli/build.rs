@@ -70,7 +70,12 @@ fn flags_for_musl(out: &Path, unwinder: &Path) -> Result<Vec<OsString>, Box<dyn 
     std::fs::create_dir_all(&folder)?;
     // The standard library asks for GCC's shared unwinder, which an image of Alpine need not have.
     std::fs::copy(unwinder, folder.join("libgcc_s.a"))?;
-    Ok(vec!["-Ctarget-feature=-crt-static".into(), search(&folder)])
+    Ok(vec![
+        "-Ctarget-feature=-crt-static".into(),
+        // What musl has not is an error here, not in a program that loads the library.
+        "-Clink-arg=-Wl,-z,defs".into(),
+        search(&folder),
+    ])
 }
 
 fn search(folder: &Path) -> OsString {

@@ -19,6 +19,7 @@ mod libraries;
 mod listing;
 mod log;
 mod manage;
+mod migration;
 mod not_started;
 mod profile;
 mod program;
@@ -96,7 +97,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Resume(args) => done(manage::resume(args)),
         Command::Snapshot(args) => done(snapshot::snapshot(args)),
         Command::Restore(args) => done(snapshot::restore(args)),
-        Command::Migrate(args) => done(snapshot::migrate(args)),
+        Command::Migrate(args) => done(migration::migrate(args)),
         Command::Cancel(args) => done(manage::cancel(args)),
         Command::Memory(args) => done(listing::memory(args)),
         Command::Region(command) => done(region::run(command)),

@@ -14,19 +14,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use mica_command::refusal::explain;
 use mica_command::size::show_bytes;
-use mica_control::api::{Created, Migration, SnapshotFile, VgpuInfo};
+use mica_control::api::{Created, SnapshotFile};
 use mica_control::client::{ControlClient, ControlError};
 use mica_limits::{Environment, LentFile, lend_file};
 use mica_snapshot::{Manifest, Snapshot, SnapshotError};
 use mica_wire::host::printable::printable;
 use serde::Serialize;
 
-use crate::args::{MigrateArgs, RestoreArgs, SnapshotArgs};
+use crate::args::{RestoreArgs, SnapshotArgs};
 use crate::control::connect;
 use crate::listing::print_json;
 
 /// How long a snapshot may take; the daemon itself gives up before.
-const WITHIN: Duration = Duration::from_secs(3600);
+pub(crate) const WITHIN: Duration = Duration::from_secs(3600);
 
 /// What is printed as JSON.
 #[derive(Serialize)]
@@ -111,45 +111,6 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn migrate(args: &MigrateArgs) -> Result<()> {
-    let client = connect()?.with_timeout(WITHIN);
-    let created = client.join(&args.name).map_err(explain)?;
-    let file = memory_file()?;
-    let (_lent, name) = lent(&created, &file)?;
-    let migration = Migration {
-        gpu: args.gpu,
-        file: name.file,
-    };
-    let info = match client.migrate(&created.name, &migration) {
-        Ok(info) => info,
-        // Where the daemon has gone in the middle, this process has the only copy.
-        Err(error @ (ControlError::Broken(_) | ControlError::Unreachable { .. })) => {
-            restore_after(&created.name, &file).map_err(|_| explain(error))?
-        }
-        Err(error) => return Err(explain(error)),
-    };
-    if args.json {
-        return print_json(&info);
-    }
-    outln!("{} is on GPU {} now", printable(&info.name), info.gpu);
-    Ok(())
-}
-
-/// Restores what a daemon that has gone had saved to a file, wherever its virtual GPU is now.
-fn restore_after(name: &str, file: &File) -> Result<VgpuInfo> {
-    Snapshot::open(file)?;
-    let client = connect()?.with_timeout(WITHIN);
-    let created = client.join(name).map_err(explain)?;
-    let (_lent, lent_name) = lent(&created, file)?;
-    client.restore(name, &lent_name).map_err(explain)
-}
-
-/// A file that is in memory only, and goes with its last descriptor.
-fn memory_file() -> Result<File> {
-    let file = rustix::fs::memfd_create("mica-migration", rustix::fs::MemfdFlags::CLOEXEC);
-    Ok(file.context("a file in memory cannot be made")?.into())
-}
-
 fn inspect(path: &Path, json: bool) -> Result<()> {
     let file = open(path)?;
     // Whether all of it is as it was written, and not only the manifest.
@@ -194,7 +155,7 @@ fn read(path: &Path, file: &File) -> Result<Manifest> {
 }
 
 /// Lends the daemon a file for a request; the request names it so.
-fn lent(created: &Created, file: &File) -> Result<(LentFile, SnapshotFile)> {
+pub(crate) fn lent(created: &Created, file: &File) -> Result<(LentFile, SnapshotFile)> {
     let mut name = [0; 16];
     let mut random = File::open("/dev/urandom").context("/dev/urandom cannot be read")?;
     random
@@ -211,7 +172,7 @@ fn lent(created: &Created, file: &File) -> Result<(LentFile, SnapshotFile)> {
 }
 
 /// Has the name outlive the machine, as far as the file system can.
-fn sync_folder(target: &Path) {
+pub(crate) fn sync_folder(target: &Path) {
     let folder = target
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());

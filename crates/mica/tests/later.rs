@@ -50,6 +50,7 @@ fn vgpu() -> Vgpu {
         memory_bytes: Some(64 << 20),
         workers: Some(2),
         ordinal: 0,
+        ..SoftwareOptions::default()
     };
     let device = Device::software_with(options).unwrap();
     Vgpu::builder().memory(16 << 20).build(&device).unwrap()

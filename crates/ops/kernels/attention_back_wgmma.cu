@@ -258,8 +258,9 @@ struct Back {
             for (int n = 0; n < w.steps(a); ++n) {
                 int i0 = w.row(n), last = min(i0 + QUERIES, place.queries) - 1;
                 bool all_seen = w.j0 + KEYS <= seen_end(a, place, i0) && w.j0 >= seen_first(a, place, last);
-                // Keys beyond the last one are zeros, and so is what they add.
-                if (all_seen || (!a.causal && !a.window)) step<false>(a, g, place, w, scale, n);
+                // Keys beyond the last one are masked too. They are zeros, but their weights exp(0 - log sum) are not: where all
+                // scores of a query are low, weight times delta is no finite number of 16 bits, and that times zero is none.
+                if (all_seen) step<false>(a, g, place, w, scale, n);
                 else step<true>(a, g, place, w, scale, n);
             }
             store(a, g, place, w);

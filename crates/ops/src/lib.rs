@@ -248,7 +248,7 @@ impl Ops {
     /// the tensor and its views are. The other library's work on it must be over, or precede in the stream.
     ///
     /// # Errors
-    /// If there are not as many strides as axes, or the elements could not be counted.
+    /// If there are not as many strides as axes, or the elements and those between them could not be counted.
     pub fn adopt(
         &self,
         address: u64,
@@ -260,8 +260,14 @@ impl Ops {
         tensor::count("a tensor", shape)?;
         let dense = tensor::dense_strides(shape);
         let strides = strides.unwrap_or(&dense);
+        // From the first element to the last one.
+        let reach = (shape.iter().zip(strides)).try_fold(0_usize, |reach, (size, stride)| {
+            let along = size.saturating_sub(1).checked_mul(*stride)?;
+            reach.checked_add(along)
+        });
         let most = 1_usize << 48;
-        if strides.len() != shape.len() || strides.iter().any(|stride| *stride > most) {
+        let fits = reach.is_some_and(|reach| reach <= most);
+        if strides.len() != shape.len() || !fits || strides.iter().any(|stride| *stride > most) {
             let message = format!("strides {strides:?} for shape {shape:?}");
             return Err(Error::argument("a tensor", message));
         }

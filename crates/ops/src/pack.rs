@@ -194,6 +194,19 @@ impl Ops {
         if tensor.is_dense() {
             return Ok(tensor.clone());
         }
+        self.dense_copy(tensor)
+    }
+
+    /// The tensor itself where it is dense and begins at a multiple of 16 bytes, as the copy unit of Hopper asks, else a copy.
+    pub(crate) fn dense_aligned(&self, tensor: &Tensor) -> Result<Tensor> {
+        if tensor.is_dense() && tensor.address().is_multiple_of(16) {
+            return Ok(tensor.clone());
+        }
+        self.dense_copy(tensor)
+    }
+
+    /// A dense copy, which begins at an address that kernels can read 16 bytes from at once.
+    pub(crate) fn dense_copy(&self, tensor: &Tensor) -> Result<Tensor> {
         let copy = self.unset(tensor.shape(), tensor.dtype())?;
         let (shape, strides) = (tensor.shape(), tensor.strides());
         let size = tensor.dtype().size_bytes() as u64;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Numbers, assert_close, epsilon, ops};
-use mica_ops::{Conv, DType};
+use mica_ops::{Conv, DType, Ops, Tensor};
 
 struct Case {
     image: [usize; 4],
@@ -170,4 +170,127 @@ fn a_stride_past_the_image_leaves_one_window() {
         .conv_backward_data(&[1, 1, 2, 2], &w, &y, &spec)
         .unwrap();
     assert_eq!(ops.values(&dx).unwrap(), [9.0, 0.0, 0.0, 0.0]);
+}
+
+/// The same elements in a tensor that is dense and begins in the middle of 16 bytes.
+fn unaligned(ops: &Ops, tensor: &Tensor) -> Tensor {
+    let flat = [&[0.0], &*ops.values(tensor).unwrap()].concat();
+    let flat = ops.tensor(&[flat.len()], tensor.dtype(), &flat).unwrap();
+    let view = flat.narrow(0, 1, tensor.len()).unwrap();
+    view.reshape(tensor.shape()).unwrap()
+}
+
+/// A convolution of small sizes, often 1, sometimes 0 images; steps, distances and zeros around may be larger than the image.
+fn random_case(numbers: &mut Numbers) -> Case {
+    let groups = 1 + numbers.below(3);
+    let (per_group, outputs) = (1 + numbers.below(9), (1 + numbers.below(9)) * groups);
+    let mut spec = Conv {
+        groups,
+        ..Conv::default()
+    };
+    let (mut image, mut kernel) = ([0; 2], [0; 2]);
+    for axis in 0..2 {
+        kernel[axis] = 1 + numbers.below(4);
+        spec.stride[axis] = 1 + numbers.below(5);
+        spec.dilation[axis] = 1 + numbers.below(4);
+        spec.padding[axis] = numbers.below(6);
+        let reach = spec.dilation[axis] * (kernel[axis] - 1) + 1;
+        let least = reach.saturating_sub(2 * spec.padding[axis]).max(1);
+        image[axis] = least + numbers.below(6);
+    }
+    let images = [0, 1, 1, 2, 3][numbers.below(5)];
+    Case {
+        image: [images, per_group * groups, image[0], image[1]],
+        weight: [outputs, per_group, kernel[0], kernel[1]],
+        spec,
+    }
+}
+
+#[test]
+fn random_convolutions_of_tensors_that_begin_anywhere_agree_with_f64() {
+    let ops = ops();
+    let mut numbers = Numbers(77);
+    for number in 0..40 {
+        let case = random_case(&mut numbers);
+        let what = format!(
+            "case {number}: {:?} {:?} {:?}",
+            case.image, case.weight, case.spec
+        );
+        let (x, xv) = numbers.tensor(&ops, &case.image, DType::F32);
+        let (w, wv) = numbers.tensor(&ops, &case.weight, DType::F32);
+        let (x, w) = (unaligned(&ops, &x), unaligned(&ops, &w));
+        let shape = every_product(&case, |_, _, _| ());
+        let (dy, dv) = numbers.tensor(&ops, &shape, DType::F32);
+        let dy = unaligned(&ops, &dy);
+        let mut want = vec![0.0; dv.len()];
+        let (mut dx, mut dw) = (vec![0.0; xv.len()], vec![0.0; wv.len()]);
+        every_product(&case, |to, from, weight| {
+            want[to] += xv[from] * wv[weight];
+            dx[from] += dv[to] * wv[weight];
+            dw[weight] += dv[to] * xv[from];
+        });
+        let spec = &case.spec;
+        let got = ops.conv(&x, &w, spec).unwrap();
+        assert_eq!(got.shape(), shape, "{what}");
+        let compare = |got: &Tensor, want: &[f64]| {
+            assert_close(
+                &what,
+                &ops.values(got).unwrap(),
+                want,
+                epsilon(DType::F32),
+                1e-4,
+            );
+        };
+        compare(&got, &want);
+        compare(
+            &ops.conv_backward_data(&case.image, &w, &dy, spec).unwrap(),
+            &dx,
+        );
+        compare(
+            &ops.conv_backward_weights(&x, &case.weight, &dy, spec)
+                .unwrap(),
+            &dw,
+        );
+    }
+}
+
+#[test]
+fn convolutions_without_images_channels_or_outputs_are_empty_or_zero() {
+    let ops = ops();
+    let spec = Conv {
+        padding: [1, 1],
+        ..Conv::default()
+    };
+    for (image, weight) in [
+        ([0, 3, 4, 5], [2, 3, 3, 3]),
+        ([2, 0, 4, 5], [2, 0, 3, 3]),
+        ([2, 3, 4, 5], [0, 3, 3, 3]),
+        ([2, 3, 0, 5], [2, 3, 2, 3]),
+    ] {
+        let x = ops.zeros(&image, DType::F32).unwrap();
+        let w = ops.zeros(&weight, DType::F32).unwrap();
+        let y = ops.conv(&x, &w, &spec).unwrap();
+        let dx = ops.conv_backward_data(&image, &w, &y, &spec).unwrap();
+        let dw = ops.conv_backward_weights(&x, &weight, &y, &spec).unwrap();
+        assert_eq!((dx.shape(), dw.shape()), (&image[..], &weight[..]));
+        for tensor in [y, dx, dw] {
+            let all = ops.values(&tensor).unwrap();
+            assert!(
+                all.iter().all(|value| *value == 0.0),
+                "{image:?} {weight:?}"
+            );
+        }
+    }
+    // Elements of a window, times groups, that no number counts.
+    let x = ops.zeros(&[0, (1 << 31) - 1, 1, 1], DType::F32).unwrap();
+    let w = ops
+        .zeros(&[0, 1, 1 << 16, (1 << 15) - 1], DType::F32)
+        .unwrap();
+    let far = Conv {
+        padding: [1 << 16, 1 << 15],
+        groups: (1 << 31) - 1,
+        ..Conv::default()
+    };
+    let said = ops.conv(&x, &w, &far).unwrap_err().to_string();
+    assert!(said.contains("too many elements"), "{said}");
 }

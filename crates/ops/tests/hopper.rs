@@ -4,7 +4,7 @@ mod common;
 
 use common::{Numbers, assert_close, epsilon, product, transposed};
 use mica::{Capability, Device, SoftwareOptions, Vgpu};
-use mica_ops::{Attention, Conv, DType, Gemm, Ops};
+use mica_ops::{Attention, Conv, DType, Gemm, Ops, Tensor};
 
 fn hopper() -> Ops {
     let options = SoftwareOptions {
@@ -212,4 +212,99 @@ fn convolutions_agree_with_f64() {
         let got = ops.values(&y).unwrap();
         assert_close(&format!("{dtype}"), &got, &want, epsilon(dtype), 2e-4);
     }
+}
+
+/// The gradients of attention where all scores are near -20: equal rows of opposite signs, slightly disturbed. The last block
+/// of 128 keys has 51 that are not there; their scores are 0, and so their weights would be e^20.
+#[test]
+fn low_scores_have_finite_gradients() {
+    let ops = hopper();
+    let (queries, keys) = (70, 77);
+    for size in [64, 128] {
+        let row = (20.0 / (size as f32).sqrt()).sqrt();
+        let around = |rows: usize, stream: u64, middle: f32, wide: f32| {
+            let range = (middle - wide, middle + wide);
+            let tensor = ops.uniform(&[1, 1, rows, size], DType::F16, (9, stream), range);
+            let tensor = tensor.unwrap();
+            let values = ops.values(&tensor).unwrap().into_iter().map(f64::from);
+            (tensor, values.collect::<Vec<f64>>())
+        };
+        let (q, qv) = around(queries, 1, row, 0.05);
+        let (k, kv) = around(keys, 2, -row, 0.05);
+        let ((v, vv), (dout, dv)) = (around(keys, 3, 0.0, 1.0), around(queries, 4, 0.0, 1.0));
+        let spec = Attention::default();
+        let back = ops.attention_backward(&q, &k, &v, &spec, &dout).unwrap();
+        let want = Head {
+            q: &qv,
+            k: &kv,
+            v: &vv,
+            dout: &dv,
+            size,
+            causal: false,
+        }
+        .run();
+        for (what, got, want) in [
+            ("dq", &back.dq, &want[1]),
+            ("dk", &back.dk, &want[2]),
+            ("dv", &back.dv, &want[3]),
+        ] {
+            let (got, rounding) = (ops.values(got).unwrap(), epsilon(DType::F16));
+            assert!(got.iter().all(|value| value.is_finite()), "{what} {size}");
+            assert_close(what, &got, want, 4.0 * rounding, 4.0 * rounding);
+        }
+    }
+}
+
+#[test]
+fn tensors_without_elements_have_gradients_without_elements() {
+    let ops = hopper();
+    for [batch, heads, kv_heads, queries, keys] in [
+        [0, 2, 1, 4, 5],
+        [2, 0, 1, 4, 5],
+        [2, 2, 1, 0, 5],
+        [2, 2, 1, 4, 0],
+    ] {
+        let q = ops.zeros(&[batch, heads, queries, 64], DType::F16).unwrap();
+        let k = ops.zeros(&[batch, kv_heads, keys, 64], DType::F16).unwrap();
+        let spec = Attention::default();
+        ops.attention_memory(&q, &k, &k, &spec).unwrap();
+        let back = ops.attention_backward(&q, &k, &k, &spec, &q).unwrap();
+        assert_eq!(back.dq.shape(), q.shape());
+        assert_eq!(back.dk.shape(), k.shape());
+    }
+}
+
+/// The same elements in a tensor that is dense and begins in the middle of 16 bytes, which the copy unit cannot read.
+fn unaligned(ops: &Ops, tensor: &Tensor) -> Tensor {
+    let flat = [&[0.0], &*ops.values(tensor).unwrap()].concat();
+    let flat = ops.tensor(&[flat.len()], tensor.dtype(), &flat).unwrap();
+    let view = flat.narrow(0, 1, tensor.len()).unwrap();
+    view.reshape(tensor.shape()).unwrap()
+}
+
+#[test]
+fn tensors_that_begin_anywhere_give_the_same() {
+    let ops = hopper();
+    let mut numbers = Numbers(8);
+    let mut tensor = |shape: &[usize]| numbers.tensor(&ops, shape, DType::F16).0;
+    let (q, k, v) = (
+        tensor(&[1, 2, 9, 64]),
+        tensor(&[1, 2, 9, 64]),
+        tensor(&[1, 2, 9, 64]),
+    );
+    let dy = tensor(&[1, 2, 9, 64]);
+    // Windows of one element of images of one pixel: what is exchanged is dense all the same.
+    let (x, w) = (tensor(&[3, 16, 1, 1]), tensor(&[8, 16, 1, 1]));
+    let run = |[q, k, v, dy, x, w]: [&Tensor; 6]| {
+        let spec = Attention::default();
+        let attended = ops.attention(q, k, v, &spec).unwrap();
+        let back = ops.attention_backward(q, k, v, &spec, dy).unwrap();
+        let y = ops.conv(x, w, &Conv::default()).unwrap();
+        let all = [attended.output, back.dq, back.dk, back.dv, y];
+        all.map(|tensor| ops.values(&tensor).unwrap())
+    };
+    let all = [&q, &k, &v, &dy, &x, &w];
+    let want = run(all);
+    let moved = all.map(|tensor| unaligned(&ops, tensor));
+    assert_eq!(run(moved.each_ref()), want);
 }

@@ -12,6 +12,8 @@ use crate::command::root;
 const TOOLS: [&str; 8] = ["sh", "ls", "cat", "sleep", "env", "id", "timeout", "mount"];
 /// Commands of busybox that a root of musl has.
 const APPLETS: [&str; 6] = ["sh", "ls", "cat", "sleep", "env", "timeout"];
+/// Parts of glibc that have been one library since 2.34: images have their files still, for programs and libraries that were linked earlier.
+const FORMER_PARTS: [&str; 4] = ["libpthread.so.0", "libdl.so.2", "librt.so.1", "libm.so.6"];
 const MUSL_LOADER: &str = "/lib/ld-musl-x86_64.so.1";
 
 /// A root folder and what is special about it.
@@ -35,6 +37,14 @@ pub(super) fn glibc(folder: &Path, programs: &[PathBuf]) -> Result<RootFolder> {
         let name = program.file_name().context("a program has no name")?;
         copy(program, &path.join("programs").join(name))?;
         add_libraries(program, &path)?;
+    }
+    let shell = libraries_of(&which("sh")?)?;
+    let folders = shell.iter().filter_map(|library| library.parent());
+    for part in FORMER_PARTS {
+        let mut files = folders.clone().map(|folder| folder.join(part));
+        if let Some(file) = files.find(|file| file.is_file()) {
+            copy_library(&file, &path)?;
+        }
     }
     build_probe("cc", &path.join("bin/probe"))?;
     let name = "glibc";

@@ -62,7 +62,12 @@ pub(super) fn check(ops: &Ops) -> Result<Line> {
     ];
     for (dtype, tolerance) in types {
         for (size, causal) in cases {
-            one(ops, dtype, tolerance, size, causal)?;
+            one(ops, dtype, tolerance, (size, causal), (0.0, 0.0))?;
+        }
+        for size in [64, 128] {
+            // Scores near -20: keys beyond the last one, whose score is 0, must have no weight.
+            let far = (20.0 / (size as f32).sqrt()).sqrt();
+            one(ops, dtype, tolerance, (size, false), (far, -far))?;
         }
     }
     Ok(Line {
@@ -74,10 +79,22 @@ pub(super) fn check(ops: &Ops) -> Result<Line> {
     })
 }
 
-fn one(ops: &Ops, dtype: DType, tolerance: f64, size: usize, causal: bool) -> Result<()> {
-    let random = |rows, stream| ops.uniform(&[1, 1, rows, size], dtype, (3, stream), (-1.0, 1.0));
-    let (q, k, v) = (random(QUERIES, 1)?, random(KEYS, 2)?, random(KEYS, 3)?);
-    let dy = random(QUERIES, 4)?;
+/// One size of a head and whether it is causal, with queries and keys around these values.
+fn one(
+    ops: &Ops,
+    dtype: DType,
+    tolerance: f64,
+    (size, causal): (usize, bool),
+    (queries, keys): (f32, f32),
+) -> Result<()> {
+    let random = |rows, stream, middle: f32| {
+        // Far from 0 less wide, so that scores stay near each other.
+        let wide = if middle == 0.0 { 1.0 } else { 0.05 };
+        let range = (middle - wide, middle + wide);
+        ops.uniform(&[1, 1, rows, size], dtype, (3, stream), range)
+    };
+    let (q, k) = (random(QUERIES, 1, queries)?, random(KEYS, 2, keys)?);
+    let (v, dy) = (random(KEYS, 3, 0.0)?, random(QUERIES, 4, 0.0)?);
     let spec = Attention {
         causal,
         ..Attention::default()

@@ -173,6 +173,10 @@ fn a_number_that_is_none_is_answered_with_what_to_write() {
             "invalid value '0' for '--cores <N>': write a whole number from 1 to 1024",
         ),
         (
+            "run --capability 7.5 -- true",
+            "[possible values: 8.0, 9.0]",
+        ),
+        (
             "run --seed 99999999999999999999999 -- true",
             "the number is too large",
         ),

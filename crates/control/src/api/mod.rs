@@ -80,7 +80,8 @@ pub struct ApiError {
     /// What happened, in a sentence.
     pub error: String,
     /// A word for programs: `not_found`, `exists`, `invalid`, `no_memory`, `no_share`, `permission`,
-    /// `busy`, `quota`, `state`, `enforcement`, `config`, `internal`.
+    /// `busy`, `quota`, `state`, `enforcement`, `config`, `internal`; `snapshotted` where a program was left waiting for the
+    /// file that was lent for a migration.
     pub reason: String,
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

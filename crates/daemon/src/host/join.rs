@@ -90,8 +90,7 @@ pub(super) fn join(
     super::roles::check(&registry, vgpu, role, hello.pid)?;
     if role == Role::Program {
         drop(registry);
-        let waits_for = hello.introduction.client_id;
-        let session = daemon.open_session(&name, hello.pid, hello.uid, waits_for)?;
+        let session = daemon.open_session(&name, hello.pid, hello.uid, hello.waits_for())?;
         let vgpu = name;
         return Ok(Joined::Program { vgpu, session });
     }
@@ -133,9 +132,21 @@ impl Hello<'_> {
         Ok(vgpu.name.clone())
     }
 
-    /// Refuses a process whose GPU is lost, and new programs on a GPU that takes none.
+    /// The number of the session that a program waits for, if that was saved in a snapshot; else 0.
+    fn waits_for(&self) -> u64 {
+        match self.role() {
+            Role::Program => self.introduction.client_id,
+            Role::Direct | Role::Worker | Role::Monitor => 0,
+        }
+    }
+
+    /// Refuses a process whose GPU is lost, and new programs on a GPU that takes none. A program that waits for its snapshot is
+    /// not refused: it is on no GPU, and the snapshot may be restored on another one, or after a reset.
     fn check_gpu(&self, registry: &Registry, name: &str) -> Result<(), Rejection> {
         let vgpu = registry.vgpus.get(name).ok_or_else(|| gone(name))?;
+        if self.waits_for() != 0 {
+            return Ok(());
+        }
         let Some(gpu) = registry.gpus.get(vgpu.gpu).filter(|gpu| gpu.lost.is_none()) else {
             let why = registry.reasons(vgpu).join("; ");
             return Err((Refusal::State, format!("{name} is lost: {why}")));

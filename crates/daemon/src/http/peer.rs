@@ -72,7 +72,7 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = match self.0.reason.as_str() {
             "not_found" => StatusCode::NOT_FOUND,
-            "exists" | "busy" | "state" => StatusCode::CONFLICT,
+            "exists" | "busy" | "state" | "snapshotted" => StatusCode::CONFLICT,
             "invalid" | "config" => StatusCode::BAD_REQUEST,
             "permission" | "quota" => StatusCode::FORBIDDEN,
             "unauthenticated" => StatusCode::UNAUTHORIZED,

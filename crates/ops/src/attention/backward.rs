@@ -53,6 +53,9 @@ impl Ops {
         doutput: &Tensor,
     ) -> Result<AttentionGradients> {
         let sizes = check_gradient(q, k, v, spec, doutput)?;
+        if q.is_empty() || k.is_empty() {
+            return self.no_gradients(&sizes, [q, k, v]);
+        }
         if self.has_flash_backward(&sizes)? {
             let attended = self.attention(q, k, v, spec)?;
             return self.attention_backward_of(q, k, v, spec, &attended, doutput);
@@ -82,10 +85,20 @@ impl Ops {
             let rule = "the output has the queries' shape and type";
             return Err(mismatch(("the output", output), ("the queries", q), rule));
         }
+        if q.is_empty() || k.is_empty() {
+            return self.no_gradients(&sizes, [q, k, v]);
+        }
         match self.flash_backward(&sizes, [q, k, v], attended, doutput)? {
             Some(gradients) => Ok(gradients),
             None => self.plain_backward(&sizes, [q, k, v], spec, doutput),
         }
+    }
+
+    /// Without queries or without keys all gradients are zero.
+    fn no_gradients(&self, sizes: &Sizes, inputs: [&Tensor; 3]) -> Result<AttentionGradients> {
+        let [dq, dk, dv] = inputs.map(|like| self.zeros(like.shape(), sizes.dtype));
+        let (dq, dk, dv) = (dq?, dk?, dv?);
+        Ok(AttentionGradients { dq, dk, dv })
     }
 
     fn plain_backward(
@@ -95,11 +108,6 @@ impl Ops {
         spec: &Attention,
         doutput: &Tensor,
     ) -> Result<AttentionGradients> {
-        if sizes.keys == 0 {
-            let zeros = |like: &Tensor| self.zeros(like.shape(), sizes.dtype);
-            let (dq, dk, dv) = (zeros(q)?, zeros(k)?, zeros(v)?);
-            return Ok(AttentionGradients { dq, dk, dv });
-        }
         let rows = [sizes.batch * sizes.heads, sizes.queries, sizes.size];
         let (q3, dy) = (
             self.dense(q)?.reshape(&rows)?,

@@ -189,14 +189,21 @@ pub(super) fn head_boxes(tensor: &Tensor, rows: u32) -> Boxes {
     }
 }
 
+impl Sizes {
+    /// Whether the kernels for Hopper compute these sizes. The copy unit fetches whole boxes, also beyond the end of a sequence,
+    /// so sequences of different lengths in one tensor, and pages, are not for it; nor is a tensor without elements.
+    pub(super) fn fits_wgmma(&self) -> bool {
+        let counts = [self.batch, self.heads, self.queries, self.keys];
+        let is_whole = !self.is_ragged && self.page_rows == 0;
+        (33..=128).contains(&self.size) && is_whole && !counts.contains(&0)
+    }
+}
+
 impl Ops {
-    /// Whether a kernel for Hopper computes these sizes. The copy unit fetches whole boxes, also beyond the end of a sequence,
-    /// so sequences of different lengths in one tensor, and pages, are not for it.
+    /// Whether a kernel for Hopper computes these sizes.
     fn has_wgmma_attention(&self, sizes: &Sizes) -> Result<bool> {
-        let fits = (33..=128).contains(&sizes.size) && !sizes.is_ragged && sizes.page_rows == 0;
-        let has_rows = sizes.queries > 0 && sizes.keys > 0;
         let file = format!("attention_wgmma.{}", sizes.dtype);
-        Ok(fits && has_rows && self.capability.0 == 9 && self.kernels.allows(&file)?)
+        Ok(sizes.fits_wgmma() && self.capability.0 == 9 && self.kernels.allows(&file)?)
     }
 
     /// Whether gradients are computed by one kernel.
@@ -264,7 +271,7 @@ impl Ops {
         };
         match kernel.takes(&tensor) {
             true => Ok(tensor),
-            false => self.dense(&tensor),
+            false => self.dense_copy(&tensor),
         }
     }
 

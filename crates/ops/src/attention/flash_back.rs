@@ -82,7 +82,7 @@ impl Ops {
         let (q, k) = (self.flash_input(kernel, q)?, self.flash_input(kernel, k)?);
         let v = self.flash_input(kernel, v)?;
         let (output, log_sums) = (self.dense(&attended.output)?, self.dense(log_sums)?);
-        let dy = self.dense(doutput)?;
+        let dy = self.flash_input(kernel, &self.dense(doutput)?)?;
         let file = format!("attention_back_wgmma.{}", sizes.dtype);
 
         let delta = self.flash_delta(sizes, &file, &output, &dy)?;

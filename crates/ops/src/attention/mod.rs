@@ -329,6 +329,13 @@ impl Ops {
             })
         };
         let result_bytes = self.memory_of(result)?;
+        if q.is_empty() {
+            return Ok(AttentionMemory {
+                result: result_bytes,
+                flash: 0,
+                plain: 0,
+            });
+        }
         let flash = match self.flash_kernel(&sizes)? {
             Some(kernel) => all_of(&|ops, to| ops.flash(kernel, &sizes, inputs, spec, to))?,
             None => result_bytes,

@@ -358,6 +358,99 @@ fn without_keys_the_output_and_its_gradients_are_zero() {
 }
 
 #[test]
+fn tensors_without_elements_have_attention_and_gradients_without_elements() {
+    let ops = ops();
+    // Batch, heads, heads of keys, queries, keys.
+    for [batch, heads, kv_heads, queries, keys] in [
+        [0, 2, 1, 4, 5],
+        [2, 0, 1, 4, 5],
+        [2, 2, 1, 0, 5],
+        [2, 2, 1, 4, 0],
+        [0, 2, 2, 0, 0],
+    ] {
+        // The plain way, flash kernels, and a size that Hopper has kernels for.
+        for (size, dtype) in [
+            (5, DType::F32),
+            (8, DType::F32),
+            (64, DType::F16),
+            (0, DType::F32),
+        ] {
+            let (q, _) = values(&ops, &[batch, heads, queries, size], dtype, 1);
+            let (k, _) = values(&ops, &[batch, kv_heads, keys, size], dtype, 2);
+            let spec = Attention::default();
+            let what = format!("{batch} {heads} {kv_heads} {queries} {keys} {size}");
+            let attended = ops.attention(&q, &k, &k, &spec);
+            let attended = attended.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(attended.output.shape(), q.shape(), "{what}");
+            let memory = ops.attention_memory(&q, &k, &k, &spec);
+            memory.unwrap_or_else(|error| panic!("{what}: {error}"));
+            for got in [
+                ops.attention_backward(&q, &k, &k, &spec, &q),
+                ops.attention_backward_of(&q, &k, &k, &spec, &attended, &q),
+            ] {
+                let got = got.unwrap_or_else(|error| panic!("{what}: {error}"));
+                for (gradient, of) in [(got.dq, &q), (got.dk, &k), (got.dv, &k)] {
+                    assert_eq!(gradient.shape(), of.shape(), "{what}");
+                    let all = ops.values(&gradient).unwrap();
+                    assert!(all.iter().all(|value| *value == 0.0), "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn kernels_for_hopper_are_for_tensors_with_elements() {
+    let ops = ops();
+    let fits = |shape: [usize; 4], keys: usize| {
+        let q = ops.zeros(&shape, DType::F16).unwrap();
+        let k = ops
+            .zeros(&[shape[0], 1, keys, shape[3]], DType::F16)
+            .unwrap();
+        check(&q, &k, &k, &Attention::default())
+            .unwrap()
+            .fits_wgmma()
+    };
+    assert!(fits([1, 1, 1, 64], 1));
+    for (shape, keys) in [
+        ([0, 1, 1, 64], 1),
+        ([1, 0, 1, 64], 1),
+        ([1, 1, 0, 64], 1),
+        ([1, 1, 1, 64], 0),
+    ] {
+        assert!(!fits(shape, keys), "{shape:?} {keys}");
+    }
+}
+
+/// A tensor that is dense and begins in the middle of 16 bytes.
+fn unaligned(ops: &Ops, tensor: &Tensor) -> Tensor {
+    let flat = [&[0.0], &*ops.values(tensor).unwrap()].concat();
+    let flat = ops.tensor(&[flat.len()], tensor.dtype(), &flat).unwrap();
+    let view = flat.narrow(0, 1, tensor.len()).unwrap();
+    let view = view.reshape(tensor.shape()).unwrap();
+    assert!(view.is_dense() && !view.address().is_multiple_of(16));
+    view
+}
+
+#[test]
+fn tensors_that_begin_anywhere_have_the_same_attention_and_gradients() {
+    let ops = ops();
+    for (size, dtype) in [(5, DType::F32), (8, DType::F32), (64, DType::F16)] {
+        let spec = Attention::default();
+        let [q, k, v, dy] = [1, 2, 3, 4].map(|n| values(&ops, &[1, 2, 9, size], dtype, n).0);
+        let run = |[q, k, v, dy]: [&Tensor; 4]| {
+            let attended = ops.attention(q, k, v, &spec).unwrap();
+            let back = ops.attention_backward(q, k, v, &spec, dy).unwrap();
+            let all = [attended.output, back.dq, back.dk, back.dv];
+            all.map(|tensor| ops.values(&tensor).unwrap())
+        };
+        let want = run([&q, &k, &v, &dy]);
+        let [q, k, v, dy] = [&q, &k, &v, &dy].map(|tensor| unaligned(&ops, tensor));
+        assert_eq!(run([&q, &k, &v, &dy]), want, "{size} {dtype}");
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_named_with_both_sides() {
     let ops = ops();
     let (q, _) = values(&ops, &[1, 3, 4, 8], DType::F32, 1);

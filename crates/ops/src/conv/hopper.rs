@@ -153,7 +153,7 @@ impl Ops {
         let images = self.channels_last(x)?;
         let [kh, kw] = sizes.kernel;
         let elements = kh * kw;
-        let weights = self.dense(weights)?;
+        let weights = self.dense_aligned(weights)?;
 
         let pair = |values: [usize; 2]| values.map(|value| value as i32);
         let padding = pair(sizes.spec.padding);
@@ -218,6 +218,6 @@ impl Ops {
         }
         let [images, channels, height, width] = [0, 1, 2, 3].map(|axis| x.shape()[axis]);
         let planes = (self.dense(x)?).reshape(&[images, channels, height * width])?;
-        self.dense(&planes.swap(1, 2)?)
+        self.dense_aligned(&planes.swap(1, 2)?)
     }
 }

@@ -114,3 +114,44 @@ fn pieces_are_exchanged_within_their_span() {
     map.swizzle = 0;
     assert_eq!(map.swizzled(7 * 128 + 16), 7 * 128 + 16);
 }
+
+/// SplitMix64.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[test]
+fn maps_with_changed_bytes_stay_within_their_box() {
+    let mut state = 7;
+    let mut accepted = 0;
+    for turn in 0..20_000 {
+        let mut bytes = if turn % 2 == 0 { plane() } else { images() }.encode();
+        for _ in 0..1 + next(&mut state) % 6 {
+            let at = next(&mut state) as usize % BYTES;
+            bytes[at] = next(&mut state) as u8;
+        }
+        let Some(map) = TensorMap::decode(&bytes) else {
+            continue;
+        };
+        accepted += 1;
+        let again = TensorMap::decode(&map.encode());
+        assert_eq!(again, Some(map));
+        let coords: [i32; 5] = std::array::from_fn(|_| next(&mut state) as i32);
+        let small = coords.map(|x| x % 8);
+        let offsets = [next(&mut state) as u16 % 4, 1, 0];
+        for coords in [coords, small] {
+            for row in map.rows(&coords, &offsets).take(4096) {
+                assert!(row.shared + map.row_bytes() <= map.bytes());
+                assert!(row.skipped + row.inside <= map.row_bytes());
+                let last = row.shared + map.row_bytes() - 1;
+                let end = map.bytes().next_multiple_of(map.span());
+                assert!(map.place(1024, last) < end && map.place(1024, row.shared) < end);
+            }
+        }
+    }
+    assert!(accepted > 1000, "{accepted} maps were accepted");
+}

@@ -176,6 +176,13 @@ impl Session {
         let unoffered =
             |owner: &Owner| matches!(owner, Owner::Host { is_offered, .. } if !is_offered);
         let freeing = |owner: &Owner| matches!(owner, Owner::Allocation { freeing: true, .. });
+        let outside = self.gpu.address_space().is_some_and(|(base, bytes)| {
+            let mut allocations = tables.ranges.0.iter();
+            allocations.any(|(address, range)| {
+                let end = address.wrapping_sub(base).saturating_add(range.bytes);
+                matches!(range.owner, Owner::Allocation { .. }) && end > bytes
+            })
+        });
         let own = [
             (
                 self.gpu.address_space().is_none(),
@@ -184,6 +191,10 @@ impl Session {
             (
                 ranges().any(unoffered),
                 "host memory whose files it cannot bring again (more than 256 pieces of cuMemAllocHost and the like)",
+            ),
+            (
+                outside,
+                "memory at addresses that no other worker could give it again (others were reserved when it was allocated)",
             ),
             (
                 self.has_managed_variables(tables),

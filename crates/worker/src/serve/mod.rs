@@ -283,7 +283,6 @@ fn serve_restored(
         let text = format!("host memory of its program could not be had again: {why}");
         return Err(SessionError::Ended(text).into());
     }
-    dispatcher.port.go_on();
     // All of it is the session's own by now, and charged there.
     drop((saved.output, saved.blobs, host, held));
     serve_on(dispatcher, life, surroundings)

@@ -53,7 +53,8 @@ impl SessionThreads {
             letting_go: Default::default(),
             gated: submitter.map(Gated::new),
         });
-        threads.spawn().map_err(WorkerError::Thread)?;
+        let started = threads.spawn(Self::run_first);
+        started.map_err(WorkerError::Thread)?;
         Ok(threads)
     }
 
@@ -95,7 +96,7 @@ impl SessionThreads {
     }
 
     /// Starts one more thread, if there may be one.
-    fn spawn(self: &Arc<Self>) -> std::io::Result<()> {
+    fn spawn(self: &Arc<Self>, run: fn(Arc<Self>)) -> std::io::Result<()> {
         if !self.count_one_more() {
             return Ok(());
         }
@@ -103,8 +104,15 @@ impl SessionThreads {
         std::thread::Builder::new()
             .name("calls".into())
             .stack_size(STACK_BYTES)
-            .spawn(move || threads.run())
+            .spawn(move || run(threads))
             .map(drop)
+    }
+
+    /// The first thread of a session that was parked: from here on the file is of an earlier state. Where no thread can be
+    /// started the session stays parked, and its program asks for another worker.
+    fn run_first(self: Arc<Self>) {
+        self.dispatcher.port.go_on();
+        self.run();
     }
 
     fn run(self: Arc<Self>) {
@@ -137,7 +145,7 @@ impl SessionThreads {
         let port = &self.dispatcher.port;
         port.leave();
         drop(reader);
-        if self.resting.load(Acquire) == 0 && self.spawn().is_err() {
+        if self.resting.load(Acquire) == 0 && self.spawn(Self::run).is_err() {
             tracing::error!("no thread can be started; calls of this session wait in line");
         }
         if port.left() {

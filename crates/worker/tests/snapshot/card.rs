@@ -225,3 +225,46 @@ fn a_program_on_a_card_goes_on_at_the_same_addresses_after_its_worker_and_the_da
     snapshot(&control, &created).unwrap();
     drop(daemon);
 }
+
+#[test]
+fn memory_that_had_no_room_among_the_addresses_that_can_be_given_again_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_daemon, control) = start_with(dir.path(), "card::worker");
+    let created = control.create(&swappable("card")).unwrap();
+    let client = connect_session(&environment(&created), "test").unwrap();
+    let made = client.call(&ContextCreate { flags: 0 }).unwrap();
+    let context = made.context;
+    let is_apart = |address: u64| (1 << 44..1 << 46).contains(&address);
+    // All addresses that can be given again, in pieces from large to small.
+    let mut reserved = Vec::new();
+    for shift in (21..40).rev() {
+        let bytes = 1_u64 << shift;
+        loop {
+            let reserve = AddressReserve { bytes, align: 0 };
+            let address = client.call(&reserve).unwrap().value;
+            reserved.push((address, bytes));
+            if !is_apart(address) {
+                break;
+            }
+        }
+    }
+    let bytes = 3 << 20;
+    let address = client.call(&MemoryAlloc { context, bytes }).unwrap().value;
+    assert!(!is_apart(address), "{address:#x}");
+    for (address, bytes) in reserved {
+        client.call(&AddressFree { address, bytes }).unwrap();
+    }
+    let text = snapshot(&control, &created).unwrap_err();
+    assert!(text.contains("addresses"), "{text}");
+    client.call(&MemoryFree { context, address }).unwrap();
+    let again = client.call(&MemoryAlloc { context, bytes }).unwrap().value;
+    assert!(is_apart(again), "{again:#x}");
+    let file = snapshot(&control, &created).unwrap();
+    restore(&control, &created, &file).unwrap();
+    client
+        .call(&MemoryFree {
+            context,
+            address: again,
+        })
+        .unwrap();
+}

@@ -2,6 +2,7 @@
 
 mod card;
 mod hostile;
+mod short;
 #[path = "../common/stand_in.rs"]
 mod stand_in;
 #[path = "../../../daemon/tests/support/mod.rs"]

@@ -146,19 +146,39 @@ pub(crate) fn tell_leaks(left: &[Arc<Allocation>]) {
 
 /// Where the program is: file and offset of each frame, innermost first, without Mica's own.
 fn frames() -> Vec<(String, u64)> {
-    unsafe extern "C" {
-        fn backtrace(buffer: *mut *mut libc::c_void, size: libc::c_int) -> libc::c_int;
-    }
-    let mut buffer = [std::ptr::null_mut(); MOST_FRAMES];
-    // SAFETY: the C library writes at most as many frames as the buffer has.
-    let found = unsafe { backtrace(buffer.as_mut_ptr(), MOST_FRAMES as libc::c_int) };
     let own = file_of(frames as *const () as u64).map(|(file, _)| file);
-    let all = buffer.iter().take(usize::try_from(found).unwrap_or(0));
     // A return address is behind the call, perhaps in the next line or function.
-    all.filter_map(|at| file_of((*at as u64).wrapping_sub(1)))
+    (return_addresses().iter())
+        .filter_map(|at| file_of(at.wrapping_sub(1)))
         .filter(|(file, _)| Some(file) != own.as_ref())
         .take(TOLD_FRAMES)
         .collect()
+}
+
+/// Where the calls of this thread return to, innermost first, at most [`MOST_FRAMES`]. From the unwinder, which panics need as well: of the C libraries
+/// only glibc has `backtrace`.
+fn return_addresses() -> Vec<u64> {
+    type Visit = unsafe extern "C" fn(*mut libc::c_void, *mut libc::c_void) -> libc::c_int;
+    unsafe extern "C" {
+        fn _Unwind_Backtrace(visit: Visit, into: *mut libc::c_void) -> libc::c_int;
+        fn _Unwind_GetIP(context: *mut libc::c_void) -> usize;
+    }
+    const GO_ON: libc::c_int = 0;
+    const STOP: libc::c_int = 5;
+    unsafe extern "C" fn note(context: *mut libc::c_void, into: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: `into` is the vector below, which nobody else uses meanwhile.
+        let into = unsafe { &mut *into.cast::<Vec<u64>>() };
+        // SAFETY: the context that the unwinder has just given.
+        into.push(unsafe { _Unwind_GetIP(context) } as u64);
+        match into.len() < MOST_FRAMES {
+            true => GO_ON,
+            false => STOP,
+        }
+    }
+    let mut found: Vec<u64> = Vec::with_capacity(MOST_FRAMES);
+    // SAFETY: the function takes the unwinder's context and the vector, which lives until this returns.
+    unsafe { _Unwind_Backtrace(note, (&raw mut found).cast()) };
+    found
 }
 
 /// The file that holds the code at an address, and the offset in it.

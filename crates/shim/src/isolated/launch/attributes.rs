@@ -76,7 +76,7 @@ pub(crate) unsafe fn translated(
             let Some(event) = (unsafe { Event::find(handle as Handle) }) else {
                 return Err(CuResult::InvalidHandle.into());
             };
-            event.note_record();
+            event.note_in_attribute();
             (value[0], value[1]) = (event.wire() as u32, (event.wire() >> 32) as u32);
         }
         PROGRAMMATIC_EVENT | LAUNCH_COMPLETION_EVENT => {

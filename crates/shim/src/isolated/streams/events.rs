@@ -114,6 +114,13 @@ impl Event {
         self.records.fetch_add(1, Release);
     }
 
+    /// An attribute of a launch names it. The launch may be, or become, a node of a graph, which records the event whenever
+    /// the graph is launched.
+    pub(crate) fn note_in_attribute(&self) {
+        self.note_record();
+        self.note_in_graph();
+    }
+
     /// Whether its last record is known to have been reached; without a question to the worker.
     fn is_known_reached(&self) -> bool {
         let records = self.records.load(Acquire);
@@ -349,4 +356,34 @@ entries! {
 stream_entries! {
     cuEventRecord, cuEventRecord_ptsz = event_record;
     cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz = event_record_with_flags;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reached() -> &'static Event {
+        let event = POOL.take(EventState::default, |event| {
+            event.in_graph.store(false, Relaxed);
+            event.flags.store(0, Relaxed);
+        });
+        event.note_record();
+        answered_that_it_was_reached(event);
+        event
+    }
+
+    fn answered_that_it_was_reached(event: &Event) {
+        event.reached.store(event.records.load(Acquire), Release);
+    }
+
+    #[test]
+    fn an_event_that_a_graph_may_record_again_is_not_used_for_another_one() {
+        assert!(reached().idle().is_some());
+        for note in [Event::note_in_graph, Event::note_in_attribute] {
+            let event = reached();
+            note(event);
+            answered_that_it_was_reached(event);
+            assert!(event.idle().is_none());
+        }
+    }
 }

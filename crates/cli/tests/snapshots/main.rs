@@ -2,7 +2,10 @@
 //!
 //! The program is this file itself, started again, which does what Mica's library in a program does.
 
+mod closed;
+#[path = "../home/mod.rs"]
 mod home;
+mod left;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -182,10 +185,13 @@ impl World {
         }
     }
 
-    fn state(&self, name: &str) -> String {
+    fn shown(&self, name: &str) -> serde_json::Value {
         let shown = self.mica(&format!("show {name} --json"));
-        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
-        shown["state"].as_str().unwrap().to_owned()
+        serde_json::from_str(&shown).unwrap()
+    }
+
+    fn state(&self, name: &str) -> String {
+        self.shown(name)["state"].as_str().unwrap().to_owned()
     }
 
     fn spawn(&self, words: &[&str]) -> Child {

@@ -15,6 +15,8 @@
 //!   restored again;
 //! - the program names the session that it waits for when it asks for its worker: where nobody has that session, it is parked.
 
+mod migrate;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +28,6 @@ use mica_wire::host::socket::HostSocket;
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::Daemon;
-use crate::gpu_thread::Change;
 use crate::host::Rejection;
 use crate::open_requests::OpenRequests;
 use crate::placement::error;
@@ -196,9 +197,13 @@ impl Vgpu {
             return Ok(());
         }
         let is_served = |slot: &WorkerSlot| slot.program == program && slot.client.is_some();
-        let Some(program) = program.filter(|_| session != 0) else {
+        if session == 0 {
             return Ok(());
-        };
+        }
+        let program = program.ok_or_else(|| {
+            let text = "the process that waits for a snapshot cannot be looked up at the moment";
+            (Refusal::Busy, text.into())
+        })?;
         if self.workers.values().any(is_served) {
             return Ok(());
         }
@@ -357,50 +362,6 @@ impl Registry {
         Ok(parked)
     }
 
-    /// Reserves a place for a virtual GPU on another GPU, besides the one that it has; the number of the GPU that it is on.
-    fn reserve_place(&mut self, name: &str, gpu: u32) -> Result<u32, ApiError> {
-        let vgpu = self.vgpu(name)?;
-        self.to_save(name)?;
-        let before = vgpu.gpu as u32;
-        let target = self.gpus.get(gpu as usize);
-        let target = target.ok_or_else(|| {
-            let text = format!("there is no GPU {gpu}");
-            error("not_found", text, Some("`mica gpus` lists all GPUs".into()))
-        })?;
-        if before == gpu {
-            let text = format!("{name} is on GPU {gpu} already");
-            return Err(error("invalid", text, None));
-        }
-        if target.facts.kind != self.kind(vgpu) {
-            return Err(refused(
-                format!("GPU {gpu} is of another kind than the one that {name} is on"),
-                "NVIDIA GPUs can be moved between, and software GPUs",
-            ));
-        }
-        self.check_place(vgpu, gpu)?;
-        self.vgpu_mut(name)?.other_place = Some(gpu as usize);
-        Ok(before)
-    }
-
-    /// Has a virtual GPU without a worker belong to another GPU, on which it has a place. It keeps its place on the one that it
-    /// leaves.
-    fn move_to(&mut self, name: &str, gpu: u32) -> Result<(), ApiError> {
-        let number = gpu as usize;
-        let key = self.gpus.get(number).map(|gpu| gpu.facts.key());
-        let key = key.ok_or_else(|| error("not_found", format!("there is no GPU {gpu}"), None))?;
-        let vgpu = self.vgpu_mut(name)?;
-        let (before, id) = (std::mem::replace(&mut vgpu.gpu, number), vgpu.id);
-        vgpu.other_place = Some(before);
-        vgpu.gpu_key = key;
-        vgpu.spec.gpu = vgpu.spec.gpu.map(|_| gpu);
-        if let Some(device) = self.gpus.get(before) {
-            device.thread.send(Change::TenantGone(id));
-        }
-        self.publish_entitlements(before);
-        self.publish_entitlements(number);
-        Ok(())
-    }
-
     fn is_there(&self, client: u64) -> bool {
         self.clients.contains_key(&client)
     }
@@ -466,30 +427,6 @@ impl Daemon {
         while expects() && began.elapsed() < RETURN_WITHIN {
             tokio::time::sleep(LOOK_EVERY).await;
         }
-    }
-
-    /// Moves a virtual GPU to another GPU by way of a file that was lent. Its program waits meanwhile.
-    pub(crate) async fn migrate(
-        self: &Arc<Self>,
-        name: &str,
-        gpu: u32,
-        lent: &Name,
-    ) -> Result<(), ApiError> {
-        let file = self.lent_files.file(lent, name)?;
-        let busy = self.set_busy(name)?;
-        let before = self.registry().reserve_place(name, gpu)?;
-        self.park(&busy, &file, || true).await?;
-        self.registry().move_to(name, gpu)?;
-        let Err(why) = self.unpark(&busy, &file).await else {
-            let text = format!("{name} was moved from GPU {before} to GPU {gpu}");
-            self.events
-                .add(Severity::Info, "vgpu_migrated", Some(name), None, text);
-            return Ok(());
-        };
-        // Back to where it was, where its place was kept.
-        self.registry().move_to(name, before)?;
-        self.unpark(&busy, &file).await?;
-        Err(why)
     }
 
     async fn park(
