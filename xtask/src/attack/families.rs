@@ -78,6 +78,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("ptx", "errors"),
             whole("ptx", "mutations"),
             whole("ptx-interp", "mutations"),
+            whole("backend-software", "clusters"),
             whole("backend-software", "stack"),
             whole("backend-software", "signals"),
         ],
