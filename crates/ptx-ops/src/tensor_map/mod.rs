@@ -1,7 +1,7 @@
 //! Tensor maps: how `cp.async.bulk.tensor` finds the boxes of a tensor.
 //!
 //! Owns the 128 bytes that stand for a map on this device, in a format of its own, and the way from coordinates to the
-//! rows of a box ([`rows`]). Bytes are foreign: a kernel may hand over any, so a map that is read passes the rules
+//! rows of a box (`rows`). Bytes are foreign: a kernel may hand over any, so a map that is read passes the rules
 //! that a map which is made passes. Addresses are not looked at here; each row is checked where it is copied.
 
 mod rows;
