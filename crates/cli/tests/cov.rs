@@ -206,7 +206,10 @@ fn what_cannot_work_is_said_before_the_program_runs() {
             "run --cores 2 --mode direct",
             "--cores needs the software GPU, which has no direct mode",
         ),
-        ("run --seed 1 --on host", "they cannot be used with --on"),
+        (
+            "run --seed 1 --on host",
+            "--seed is for the software GPU of this machine: it cannot be used with --on",
+        ),
     ] {
         let output = mica(&home, words, &["half:3"]);
         let told = said(&output);
