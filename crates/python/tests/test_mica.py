@@ -116,8 +116,8 @@ def test_limits_and_mistakes_are_exceptions():
     assert gpu.zeros((65 << 20,), "int8").shape == (65 << 20,)
     a = gpu.zeros((2, 3))
     raises(ValueError, "[2, 3] does not fit", gpu.matmul, a, a)
-    raises(ValueError, "no activation", gpu.matmul, a, a.T, activation="sine")
-    raises(TypeError, "float64 is no type", gpu.zeros, (1,), "float64")
+    raises(ValueError, "is not an activation", gpu.matmul, a, a.T, activation="sine")
+    raises(TypeError, "float64 is not a type of a tensor", gpu.zeros, (1,), "float64")
     raises(ValueError, "share of 300", mica.Vgpu, share=300)
     raises(ValueError, "is not a size", mica.size, "many")
     assert mica.size("1.5GiB") == 3 << 29 and mica.size("2 MB") == 2_000_000 and mica.size(7) == 7
