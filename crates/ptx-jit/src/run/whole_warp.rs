@@ -16,6 +16,7 @@ use super::coherence::slot;
 use super::collective::env_of;
 use super::dispatch::{Dispatch, conts};
 use super::env::{self, Env};
+use super::fragments;
 use super::helpers::{Ctx, kernel, set_fault};
 use super::members;
 use crate::plan::SyncSite;
@@ -111,11 +112,11 @@ pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Res
 }
 
 /// The slots of one warp at one site.
-struct Row<'d, 'k> {
-    d: &'d Dispatch<'k>,
-    site: &'k SyncSite,
-    first: u32,
-    lanes: usize,
+pub(super) struct Row<'d, 'k> {
+    pub(super) d: &'d Dispatch<'k>,
+    pub(super) site: &'k SyncSite,
+    pub(super) first: u32,
+    pub(super) lanes: usize,
 }
 
 impl Row<'_, '_> {
@@ -124,7 +125,7 @@ impl Row<'_, '_> {
     }
 
     /// An operand of all lanes; `None` for what is no register or number.
-    fn load(&self, o: Operand) -> Option<WarpRegister> {
+    pub(super) fn load(&self, o: Operand) -> Option<WarpRegister> {
         let mut row = [0; 32];
         self.load_into(o, &mut row)?;
         Some(row)
@@ -168,13 +169,19 @@ impl Row<'_, '_> {
         Some(())
     }
 
-    fn store(&self, r: RegId, values: impl Fn(usize) -> u64) {
+    pub(super) fn store(&self, r: RegId, values: impl Fn(usize) -> u64) {
         for (reg, class, offset) in &self.site.defs {
             let (true, Some(offset)) = (*reg == r, offset) else {
                 continue;
             };
             let bytes = class.slot_bytes();
             let base = slot(self.d.k, self.d.scratch, *offset, *class, self.first) as u64;
+            if (self.lanes, *class) == (32, Class::B32) {
+                let row: [u32; 32] = std::array::from_fn(|l| values(l) as u32);
+                // SAFETY: a whole row of the warp's frame, aligned; one host thread runs the block.
+                unsafe { (base as *mut [u32; 32]).write(row) };
+                continue;
+            }
             for l in 0..self.lanes {
                 env::store(base + l as u64 * u64::from(bytes), bytes, values(l));
             }
@@ -278,7 +285,7 @@ impl Row<'_, '_> {
             }
             // A partial warp is looked at lane by lane.
             Op::Mma(x) | Op::WmmaMma(x) if self.lanes == 32 => self.multiply(x)?,
-            _ => return None,
+            _ => self.matrix_memory(op)?,
         }
         Some(())
     }
@@ -336,7 +343,7 @@ impl Row<'_, '_> {
         let (a, rest) = rows.split_at(x.a.len());
         let (b, c) = rest.split_at(x.b.len());
         let mut out: [WarpRegister; TO] = [[0; 32]; TO];
-        plan.run_rows(a, b, c, &mut out);
+        fragments::product(plan, a, b, c, &mut out);
         for (r, row) in x.d.iter().zip(&out) {
             self.store(*r, |l| row[l]);
         }

@@ -6,6 +6,8 @@
 mod registers;
 mod tile;
 
+pub(super) use tile::Kind;
+
 use mica_kernel::{Fault, FaultKind};
 use mica_ptx::ast::Space;
 use mica_ptx_ops::multiply::{Matrix, Multiply, PART, WORDS};
@@ -27,7 +29,7 @@ pub(super) fn execute(env: &Env<'_>, words: [u64; WORDS], adds: bool) -> Result<
     }
     check(env, &call.c, true)?;
     // SAFETY: all elements are inside the arena and aligned.
-    unsafe { compute(&call, tile::Kind::of_processor()) };
+    unsafe { compute(&call, Kind::of_processor()) };
     Ok(())
 }
 
@@ -71,7 +73,7 @@ fn parts(length: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
 ///
 /// # Safety
 /// All elements of the call's matrices are valid for reads, and `c`'s for writes, by any number of threads at once.
-unsafe fn compute(call: &Multiply, kind: tile::Kind) {
+unsafe fn compute(call: &Multiply, kind: Kind) {
     let (most_rows, most_cols) = kind.most();
     for first_col in (0..call.c.cols).step_by(most_cols as usize) {
         let cols = (call.c.cols - first_col).min(most_cols);
