@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering::Acquire;
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, Handle, LaunchConfig};
-use mica_wire::session::{KernelLayout, Launch, LaunchAttribute, LaunchWith};
+use mica_wire::session::{KernelLayout, Launch, LaunchAttribute, LaunchWith, SessionError};
 
 use crate::isolated::capture;
 use crate::isolated::context::Context;
@@ -224,58 +224,61 @@ unsafe fn launch<const PT: bool>(
     let attributes = &*attributes::completed(state, function, &shape, attributes)?;
     let layout = function.layout()?;
     if is_captured {
-        return capture::record(
-            stream,
-            Op::Kernel(KernelOp {
-                function,
-                shape,
-                // SAFETY: the program's parameters.
-                params: unsafe { with_params(layout, params, extra, |block| Ok(block.to_vec()))? },
-                attributes: attributes.to_vec(),
-            }),
-        );
+        // SAFETY: the program's parameters.
+        let params = unsafe { with_params(layout, params, extra, |block| Ok(block.to_vec()))? };
+        let kernel = KernelOp {
+            function,
+            shape,
+            params,
+            attributes: attributes.to_vec(),
+        };
+        return capture::record(stream, Op::Kernel(kernel));
     }
     capture::forbid_legacy(stream)?;
     let resolved = function.resolve(state, context)?;
     managed_variables::push(state, context, stream.wire())?;
-    if attributes.is_empty() {
-        let request = Launch {
-            stream: stream.wire(),
-            module: resolved.module,
-            kernel: resolved.kernel,
-            grid: shape.grid,
-            block: shape.block,
-            dynamic_shared: shape.shared,
-            cooperative: shape.is_cooperative,
+    let request = Launch {
+        stream: stream.wire(),
+        module: resolved.module,
+        kernel: resolved.kernel,
+        grid: shape.grid,
+        block: shape.block,
+        dynamic_shared: shape.shared,
+        cooperative: shape.is_cooperative,
+    };
+    let post = |block: &[u8]| {
+        state.copied.given(state, block);
+        let sent = match attributes.is_empty() {
+            true => state.client.launch(&request, block),
+            false => post_with(state, &request, attributes, block),
         };
-        let post = |block: &[u8]| {
-            state.copied.given(state, block);
-            context.checked(state.client.launch(&request, block))
-        };
-        // SAFETY: the program's parameters.
-        unsafe { with_params(layout, params, extra, post)? };
-    } else {
-        let request = LaunchWith {
-            stream: stream.wire(),
-            module: resolved.module,
-            kernel: resolved.kernel,
-            grid: shape.grid,
-            block: shape.block,
-            dynamic_shared: shape.shared,
-            attributes: attributes.len() as u32,
-        };
-        let post = |block: &[u8]| {
-            state.copied.given(state, block);
-            let tail = attributes::encode(attributes, block);
-            context.checked(state.client.post(&request, &tail))
-        };
-        // SAFETY: the program's parameters.
-        unsafe { with_params(layout, params, extra, post)? };
-    }
+        context.checked(sent)
+    };
+    // SAFETY: the program's parameters.
+    unsafe { with_params(layout, params, extra, post)? };
     match is_first {
         true => learn(state, context, function),
         false => Ok(()),
     }
+}
+
+/// Sends a launch with attributes to the worker.
+fn post_with(
+    state: &State,
+    launch: &Launch,
+    attributes: &[LaunchAttribute],
+    block: &[u8],
+) -> Result<(), SessionError> {
+    let request = LaunchWith {
+        stream: launch.stream,
+        module: launch.module,
+        kernel: launch.kernel,
+        grid: launch.grid,
+        block: launch.block,
+        dynamic_shared: launch.dynamic_shared,
+        attributes: attributes.len() as u32,
+    };
+    (state.client).post(&request, &attributes::encode(attributes, block))
 }
 
 driver! {
