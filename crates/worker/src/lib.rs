@@ -351,9 +351,9 @@ fn obey(
     message: DaemonMessage,
     fds: Vec<OwnedFd>,
 ) {
+    let mut fds = fds.into_iter();
     match message {
         DaemonMessage::Session { pid, uid, .. } => {
-            let mut fds = fds.into_iter();
             if let Some(socket) = fds.next() {
                 let life = fds.next();
                 worker.begin_session(socket, Program { pid, uid, life }, link);
@@ -379,21 +379,17 @@ fn obey(
             }
         }
         DaemonMessage::Save { request } => {
-            if let Some(file) = fds.into_iter().next() {
+            if let Some(file) = fds.next() {
                 saving::save(worker, link, request, file, end);
             }
         }
         DaemonMessage::EndSave { park } => worker.saving.end_save(park),
         DaemonMessage::Restore { request, session } => {
-            let mut fds = fds.into_iter();
             if let Some(file) = fds.next() {
-                let life = fds.next();
-                saving::restore(worker, link, request, (file, life, session), end);
+                saving::restore(worker, link, request, (file, fds.next(), session), end);
             }
         }
-        DaemonMessage::Shutdown {} => {
-            let _ = end.send("the daemon said so");
-        }
+        DaemonMessage::Shutdown {} => drop(end.send("the daemon said so")),
         // Answers to questions, which nobody asked.
         DaemonMessage::Welcome { .. }
         | DaemonMessage::Credit { .. }
