@@ -7,14 +7,14 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering::Acquire;
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, Handle, LaunchConfig};
-use mica_wire::session::{KernelLayout, Launch, LaunchAttribute, LaunchWith, SessionError};
+use mica_wire::session::{KernelLayout, Launch, LaunchAttribute, LaunchWith};
 
 use crate::isolated::capture;
 use crate::isolated::context::Context;
 use crate::isolated::graphs::operations::{KernelOp, Op};
-use crate::isolated::modules::Function;
 use crate::isolated::modules::calls::function_of;
 use crate::isolated::modules::managed_variables;
+use crate::isolated::modules::{Function, Resolved};
 use crate::isolated::state::{State, state};
 use crate::isolated::streams::resolve;
 use crate::isolated::support::{Answer, driver, get, invalid, stream_entries};
@@ -237,22 +237,14 @@ unsafe fn launch<const PT: bool>(
     capture::forbid_legacy(stream)?;
     let resolved = function.resolve(state, context)?;
     managed_variables::push(state, context, stream.wire())?;
-    let request = Launch {
-        stream: stream.wire(),
-        module: resolved.module,
-        kernel: resolved.kernel,
-        grid: shape.grid,
-        block: shape.block,
-        dynamic_shared: shape.shared,
-        cooperative: shape.is_cooperative,
-    };
+    let request = request(stream.wire(), resolved, &shape);
     let post = |block: &[u8]| {
         state.copied.given(state, block);
-        let sent = match attributes.is_empty() {
-            true => state.client.launch(&request, block),
-            false => post_with(state, &request, attributes, block),
-        };
-        context.checked(sent)
+        if attributes.is_empty() {
+            return context.checked(state.client.launch(&request, block));
+        }
+        let (request, tail) = with_attributes(&request, attributes, block);
+        context.checked(state.client.post(&request, &tail))
     };
     // SAFETY: the program's parameters.
     unsafe { with_params(layout, params, extra, post)? };
@@ -262,13 +254,26 @@ unsafe fn launch<const PT: bool>(
     }
 }
 
-/// Sends a launch with attributes to the worker.
-fn post_with(
-    state: &State,
+/// The call that launches a function without attributes.
+#[inline]
+pub(crate) fn request(stream: u64, function: &Resolved, shape: &Shape) -> Launch {
+    Launch {
+        stream,
+        module: function.module,
+        kernel: function.kernel,
+        grid: shape.grid,
+        block: shape.block,
+        dynamic_shared: shape.shared,
+        cooperative: shape.is_cooperative,
+    }
+}
+
+/// The call that launches with attributes, and the bytes behind it.
+pub(crate) fn with_attributes(
     launch: &Launch,
     attributes: &[LaunchAttribute],
     block: &[u8],
-) -> Result<(), SessionError> {
+) -> (LaunchWith, Vec<u8>) {
     let request = LaunchWith {
         stream: launch.stream,
         module: launch.module,
@@ -278,7 +283,7 @@ fn post_with(
         dynamic_shared: launch.dynamic_shared,
         attributes: attributes.len() as u32,
     };
-    (state.client).post(&request, &attributes::encode(attributes, block))
+    (request, attributes::encode(attributes, block))
 }
 
 driver! {
