@@ -38,9 +38,9 @@ mod swapping;
 mod windows;
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mica_check::CheckSettings;
@@ -340,6 +340,11 @@ fn set_up(
         cancelling: AtomicBool::new(false),
         saving: saving::Saving::default(),
     })
+}
+
+/// What a mutex guards, also after a thread has panicked with it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Carries out what the daemon says.
