@@ -329,16 +329,11 @@ impl Ops {
             return Err(Error::argument("gemm", message));
         }
         let panels = |factor: &Matrix, width: usize| -> Result<(Tensor, Matrix)> {
-            let count = if factor.batch == 0 {
-                1
-            } else {
-                product.batches
-            };
-            let (memory, distance) = self.pack_panels(factor, count, width)?;
+            let (memory, _, batch) = self.panels(factor, product.batches, width)?;
             let packed = Matrix {
                 address: memory.address(),
                 dtype: memory.dtype(),
-                batch: if factor.batch == 0 { 0 } else { distance },
+                batch,
                 ..*factor
             };
             Ok((memory, packed))

@@ -129,7 +129,7 @@ impl Ops {
     }
 
     /// A factor in panels of so many columns; elements of a panel, and of a matrix.
-    fn panels(
+    pub(super) fn panels(
         &self,
         factor: &Matrix,
         batches: usize,
