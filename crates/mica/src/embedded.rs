@@ -1,6 +1,6 @@
 //! A virtual GPU in this process.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 use mica_gpu::{
     Copy3d, DevicePtr, EventFlags, Fill2d, HostCallback, HostSpan, ModuleInfo, ModuleOptions,
@@ -11,6 +11,7 @@ use mica_vgpu::{NewContext, Session, Statistics, Vgpu, VgpuSpec};
 
 use crate::arbiter::TenantGate;
 use crate::backend::{Backend, LaunchCall, PendingBytes};
+use crate::connected::lock;
 use crate::device::{Device, DeviceInfo};
 use crate::vgpu::Memory;
 use crate::{Error, Result};
@@ -23,10 +24,6 @@ pub(crate) struct Embedded {
     quota: Arc<LocalQuota>,
     limit_bytes: Mutex<u64>,
     context: Mutex<NewContext>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Embedded {

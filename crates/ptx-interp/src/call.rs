@@ -294,14 +294,20 @@ impl Machine<'_> {
             }
             _ => return Err(self.fault(t, FaultKind::InvalidPc)),
         };
-        match rets.first() {
+        self.give(t, rets.first(), result, bytes)?;
+        Ok(Flow::Next)
+    }
+
+    /// Hands the result of a provided function to its caller.
+    fn give(&mut self, t: usize, to: Option<&CallArg>, bits: u64, bytes: u32) -> Result<(), Stop> {
+        match to {
             Some(CallArg::Var(var)) => {
                 let at = self.variable_address(t, *var);
-                self.write_local(t, at, bytes, result)?;
+                self.write_local(t, at, bytes, bits)?;
             }
-            Some(CallArg::Reg(r)) => self.set(t, *r, result),
+            Some(CallArg::Reg(r)) => self.set(t, *r, bits),
             _ => {}
         }
-        Ok(Flow::Next)
+        Ok(())
     }
 }

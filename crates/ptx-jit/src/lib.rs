@@ -59,7 +59,7 @@ use mica_ptx_ops::layout::{LayoutError, ModuleLayout};
 use std::sync::Arc;
 
 pub use code_cache::{CodeCache, DiskCodeCache, KeptCodeCache, keep};
-pub use executable::reserve_code_region;
+pub use executable::reserve_code_addresses;
 use kernel::Kernel;
 use slot::Slot;
 pub use width::Width;

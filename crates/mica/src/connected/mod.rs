@@ -30,7 +30,7 @@ pub(crate) struct Connected {
     spent: Arc<Mutex<Vec<SharedHostMemory>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -153,22 +153,17 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> 
             "both are equal",
         ));
     }
+    let unlike = |rule| Err(mismatch(("the queries", q), ("the keys", k), rule));
     if (batch, size) != (k_batch, k_size) || kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-        return Err(mismatch(
-            ("the queries", q),
-            ("the keys", k),
+        return unlike(
             "[batch, heads, rows, size] with equal batch and size, and heads a multiple of the keys' heads",
-        ));
+        );
     }
     check_window(spec)?;
     let most = 1 << 30;
     let axes = [queries, keys, size, heads, batch];
     if axes.iter().any(|n| *n > most) {
-        return Err(mismatch(
-            ("the queries", q),
-            ("the keys", k),
-            "no axis is longer than 2^30",
-        ));
+        return unlike("no axis is longer than 2^30");
     }
     if let Some(starts) = &spec.starts {
         check_starts(starts, batch, queries, keys)?;

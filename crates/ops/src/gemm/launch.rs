@@ -191,6 +191,28 @@ struct Prepared {
     _packed: [Option<Tensor>; 2],
 }
 
+impl Prepared {
+    /// The factors of a part of the product, which begins at a matrix of the stack and a column, and has so many rows and
+    /// columns.
+    fn part(&self, first: usize, col: usize, [m, n, k]: [usize; 3]) -> Factors {
+        let (a, b) = (&self.a, &self.b);
+        // Panels of `Rows` are `[n / 32][k][32]`; `col` is 0 for the others.
+        let b_column = (col * k * b.dtype.size_bytes()) as u64;
+        Factors {
+            a: a.address_of(first),
+            b: b.address_of(first) + b_column,
+            a_row: a.row as i64,
+            a_batch: a.batch as i64,
+            b_row: b.row as i64,
+            b_batch: b.batch as i64,
+            m: m as i32,
+            n: n as i32,
+            k: k as i32,
+            k_step: 0,
+        }
+    }
+}
+
 fn strides(tensor: &Tensor) -> [i64; 3] {
     let view = matrix(tensor);
     [view.row as i64, view.col as i64, view.batch as i64]
@@ -307,16 +329,11 @@ impl Ops {
             return Err(Error::argument("gemm", message));
         }
         let panels = |factor: &Matrix, width: usize| -> Result<(Tensor, Matrix)> {
-            let count = if factor.batch == 0 {
-                1
-            } else {
-                product.batches
-            };
-            let (memory, distance) = self.pack_panels(factor, count, width)?;
+            let (memory, _, batch) = self.panels(factor, product.batches, width)?;
             let packed = Matrix {
                 address: memory.address(),
                 dtype: memory.dtype(),
-                batch: if factor.batch == 0 { 0 } else { distance },
+                batch,
                 ..*factor
             };
             Ok((memory, packed))
@@ -376,37 +393,21 @@ impl Ops {
             return self.launch_panels(product, spec, d);
         }
         let prepared = self.prepare(product, variant)?;
-        let (a, b, is_turned) = (&prepared.a, &prepared.b, prepared.is_turned);
+        let is_turned = prepared.is_turned;
         let (m, n, k) = (product.a.rows, product.b.cols, product.a.cols);
         let file = variant.file(product.a.dtype);
         let kernel = self.kernels.get(&file, &variant.name(is_turned))?;
-        let mut epilogue = Epilogue::new(spec, d);
-        let mut sums = None;
-        if matches!(variant, Variant::Rows(_)) && !epilogue.only_stores(wide(product.a.dtype)) {
-            let wide = self.unset(&[product.batches, m, n], wide(product.a.dtype))?;
-            epilogue = Epilogue::new(&Gemm::default(), &wide);
-            sums = Some(wide);
-        }
+        let (epilogue, sums) = match variant {
+            Variant::Rows(_) => self.plain_sums(product, wide(product.a.dtype), spec, d)?,
+            _ => (Epilogue::new(spec, d), None),
+        };
         let size = sums.as_ref().unwrap_or(d).dtype().size_bytes();
         let (stacks, cols) = (MOST_BLOCKS, variant.most_cols());
         let firsts = (0..product.batches).step_by(stacks);
         let parts = firsts.flat_map(|first| (0..n).step_by(cols).map(move |col| (first, col)));
         for (first, col) in parts {
             let (count, n) = ((product.batches - first).min(stacks), (n - col).min(cols));
-            // Panels of `Rows` are `[n / 32][k][32]`; `col` is 0 for the others.
-            let b_column = (col * k * b.dtype.size_bytes()) as u64;
-            let factors = Factors {
-                a: a.address_of(first),
-                b: b.address_of(first) + b_column,
-                a_row: a.row as i64,
-                a_batch: a.batch as i64,
-                b_row: b.row as i64,
-                b_batch: b.batch as i64,
-                m: m as i32,
-                n: n as i32,
-                k: k as i32,
-                k_step: 0,
-            };
+            let factors = prepared.part(first, col, [m, n, k]);
             let epilogue = epilogue.from(first, size).at_column(col, size);
             if let Some(shape) = hopper::BlockShape::of(variant) {
                 let launch = hopper::Launch {
@@ -431,6 +432,24 @@ impl Ops {
             Some(sums) => self.finish_sums(&file, &sums, Epilogue::new(spec, d), d),
             None => Ok(()),
         }
+    }
+
+    /// Where a kernel stores that can only store sums: the result if that is all there is to do, else a tensor of sums for
+    /// [`Ops::finish_sums`].
+    pub(super) fn plain_sums(
+        &self,
+        product: &Product,
+        dtype: DType,
+        spec: &Gemm,
+        d: &Tensor,
+    ) -> Result<(Epilogue, Option<Tensor>)> {
+        let epilogue = Epilogue::new(spec, d);
+        if epilogue.only_stores(dtype) {
+            return Ok((epilogue, None));
+        }
+        let shape = [product.batches, product.a.rows, product.b.cols];
+        let sums = self.unset(&shape, dtype)?;
+        Ok((Epilogue::sums(&sums), Some(sums)))
     }
 
     /// Applies an epilogue to sums `[batch, m, n]`.

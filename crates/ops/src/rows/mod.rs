@@ -332,22 +332,33 @@ impl Ops {
         );
         self.stream
             .launch(&kernel, self.row_grid(rows, cols), params)?;
+        self.norm_backward_weights(&x, &dy, stats, &gradients)?;
+        Ok(gradients)
+    }
+
+    /// Adds the gradients of weights and bias, each the sum of a column.
+    fn norm_backward_weights(
+        &self,
+        x: &Tensor,
+        dy: &Tensor,
+        stats: u64,
+        gradients: &NormGradients,
+    ) -> Result<()> {
+        let (rows, cols) = rows_of("norm_backward", x)?;
         let kernel = self.row_kernel(x.dtype(), "norm_backward_weights")?;
-        let (dw, db) = (gradients.dweight.address(), gradients.dbias.address());
         let params = (
             x.address(),
             dy.address(),
             stats,
-            dw,
-            db,
+            gradients.dweight.address(),
+            gradients.dbias.address(),
             rows as i64,
             cols as i32,
         );
         // Parts of the rows go to different blocks where the columns alone are too few.
         let parts = (rows / 32).clamp(1, if self.is_software { 4 } else { 64 }) as u32;
         let grid = Grid::of([cols.div_ceil(128) as u32, parts, 1], [128, 1, 1]);
-        self.stream.launch(&kernel, grid, params)?;
-        Ok(gradients)
+        Ok(self.stream.launch(&kernel, grid, params)?)
     }
 
     /// The cross entropy of each row's softmax with a target column, in f32, and `scale` times the

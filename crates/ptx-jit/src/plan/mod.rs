@@ -114,7 +114,7 @@ struct Tracking {
     dirty_out: Vec<BitSet>,
     /// Registers that must be loaded when a thread resumes at a block: those that are used, or
     /// saved because they may be dirty, before it stops again.
-    region_live: Vec<BitSet>,
+    resume_live: Vec<BitSet>,
 }
 
 pub(crate) struct Plan {

@@ -174,14 +174,14 @@ impl Plan {
             return Tracking {
                 dirty_in: vec![all.clone(); blocks],
                 dirty_out: vec![all; blocks],
-                region_live: self.live_in.clone(),
+                resume_live: self.live_in.clone(),
             };
         }
         let (dirty_in, dirty_out) = self.dirty_registers(module, inline);
         let mut tracking = Tracking {
             dirty_in,
             dirty_out,
-            region_live: Vec::new(),
+            resume_live: Vec::new(),
         };
         let mut at_start: HashMap<BlockId, Vec<Reg>> = HashMap::new();
         let mut at_end: HashMap<BlockId, Vec<Reg>> = HashMap::new();
@@ -207,7 +207,7 @@ impl Plan {
             }
         }
         let stops = |b: BlockId| self.stops(b, inline);
-        tracking.region_live = crate::liveness::region_live(
+        tracking.resume_live = crate::liveness::resume_live(
             &self.unit,
             module,
             &self.graph,
@@ -296,7 +296,7 @@ impl Plan {
 
     /// What must be loaded when a thread resumes at `b`.
     pub(crate) fn load_at(&self, lanes: usize, b: BlockId) -> Vec<Reg> {
-        let mut live = self.tracking(lanes).region_live[b as usize].clone();
+        let mut live = self.tracking(lanes).resume_live[b as usize].clone();
         if self.unit.has_calls() {
             live.insert(self.unit.sp);
         }

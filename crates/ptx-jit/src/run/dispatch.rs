@@ -214,11 +214,10 @@ impl Dispatch<'_> {
             if unsafe { (*(*self.ctx).stop).load(Ordering::Relaxed) } != 0 && poll(self.ctx) != 0 {
                 return status::CANCEL as u64;
             }
-            if let Some(st) = self.barrier_for_all() {
-                if st != 0 {
-                    return st;
-                }
-                continue;
+            match self.barrier_for_all() {
+                Some(0) => continue,
+                Some(st) => return st,
+                None => {}
             }
             let ran = match self.pass() {
                 Ok(Pass::Over) => return status::OK as u64,
@@ -260,19 +259,26 @@ impl Dispatch<'_> {
                     continue;
                 }
             }
-            if self.barriers() {
-                continue;
+            if let Some(st) = self.release_or_end() {
+                return st;
             }
-            if self.states().all(|(_, c)| c == EXITED) {
-                return status::OK as u64;
-            }
-            if self.is_in_cluster() {
-                return self.give_way(true);
-            }
-            // A GPU would hang here for ever.
-            self.tell_deadlock();
-            return self.fail(self.deadlock());
         }
+    }
+
+    /// Where no thread is ready: lets threads go on that barriers hold up, else gives the status that ends the run.
+    fn release_or_end(&self) -> Option<u64> {
+        if self.barriers() {
+            return None;
+        }
+        if self.states().all(|(_, c)| c == EXITED) {
+            return Some(status::OK as u64);
+        }
+        if self.is_in_cluster() {
+            return Some(self.give_way(true));
+        }
+        // A GPU would hang here for ever.
+        self.tell_deadlock();
+        Some(self.fail(self.deadlock()))
     }
 
     /// Carries out the collectives of warps whose members have all come. Whether there was any.

@@ -32,47 +32,12 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
             out(*dst, u128::from(in_space(env, *space, env.value(*src))));
         }
         Op::Cvta {
-            to_generic,
             space: Space::SharedCluster,
             dst,
-            src,
             ..
-        } => {
-            let (c, at) = (env.context(), env.value(*src));
-            out(
-                *dst,
-                u128::from(match to_generic {
-                    true => c.generic_of_shared(at),
-                    false => c.shared_of_generic(at),
-                }),
-            );
         }
-        Op::Mapa {
-            space,
-            dst,
-            a,
-            rank,
-            ..
-        } => {
-            let (c, at, rank) = (env.context(), env.value(*a), env.word(*rank));
-            out(
-                *dst,
-                u128::from(match space {
-                    Space::Generic => c.map_generic(at, rank),
-                    _ => c.map_shared(at, rank),
-                }),
-            );
-        }
-        Op::GetCtaRank { space, dst, a } => {
-            let (c, at) = (env.context(), env.value(*a));
-            out(
-                *dst,
-                u128::from(match space {
-                    Space::Generic => c.find_shared(at).map_or(0, |(rank, _)| rank),
-                    _ => c.shared_rank(at),
-                }),
-            );
-        }
+        | Op::Mapa { dst, .. }
+        | Op::GetCtaRank { dst, .. } => out(*dst, u128::from(cluster_address(env, op))),
         Op::IsTypep { dst, .. } => out(*dst, 0),
         // PTX allows a sleep of no time, and others of the block may have work.
         Op::Nanosleep { duration } => env.sleep(env.word(*duration)),
@@ -92,6 +57,28 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
         _ => return memory_ops::execute(env, op, out),
     }
     Ok(())
+}
+
+/// What an instruction about the shared memory of a cluster's blocks finds: an address, or the rank of a block.
+fn cluster_address(env: &Env<'_>, op: &Op) -> u64 {
+    let c = env.context();
+    match op {
+        Op::Cvta {
+            to_generic, src, ..
+        } => match (to_generic, env.value(*src)) {
+            (true, at) => c.generic_of_shared(at),
+            (false, at) => c.shared_of_generic(at),
+        },
+        Op::Mapa { space, a, rank, .. } => match (space, env.value(*a), env.word(*rank)) {
+            (Space::Generic, at, rank) => c.map_generic(at, rank),
+            (_, at, rank) => c.map_shared(at, rank),
+        },
+        Op::GetCtaRank { space, a, .. } => match (space, env.value(*a)) {
+            (Space::Generic, at) => c.find_shared(at).map_or(0, |(rank, _)| rank).into(),
+            (_, at) => c.shared_rank(at).into(),
+        },
+        _ => 0,
+    }
 }
 
 fn in_space(env: &Env<'_>, space: Space, address: u64) -> bool {
