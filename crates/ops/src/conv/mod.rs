@@ -154,9 +154,9 @@ impl Sizes {
         images * self.out[0] * self.out[1]
     }
 
-    /// Images whose windows are made at a time.
-    fn at_a_time(&self) -> usize {
-        let row = self.cols() * self.spec.groups * self.dtype.size_bytes();
+    /// Images whose windows of elements of a type are made at a time.
+    fn at_a_time(&self, windows: DType) -> usize {
+        let row = self.cols() * self.spec.groups * windows.size_bytes();
         let one = self.rows(1).saturating_mul(row);
         (WINDOW_BYTES / one.max(1)).clamp(1, self.images.max(1))
     }
@@ -194,8 +194,9 @@ impl Ops {
         let [oh, ow] = sizes.out;
         let y = self.unset(&[sizes.images, oh, ow, sizes.outputs], sizes.dtype)?;
         let weights = sizes.weights(self, weight)?;
-        for first in (0..sizes.images).step_by(sizes.at_a_time()) {
-            let images = sizes.at_a_time().min(sizes.images - first);
+        let at_a_time = sizes.at_a_time(sizes.dtype);
+        for first in (0..sizes.images).step_by(at_a_time) {
+            let images = at_a_time.min(sizes.images - first);
             let windows = self.windows(&sizes, &x.narrow(0, first, images)?)?;
             let part = sizes.by_groups(&y, first, images)?;
             self.gemm_into(&windows, &weights.t()?, &Gemm::default(), &part)?;
@@ -224,10 +225,16 @@ impl Ops {
         let dy = self.output_gradient(&sizes, dy)?;
         let dx = self.unset(shape, sizes.dtype)?;
         let weights = sizes.weights(self, weight)?;
-        for first in (0..sizes.images).step_by(sizes.at_a_time()) {
-            let images = sizes.at_a_time().min(sizes.images - first);
+        // Windows are added up, so they are not rounded to the images' type before.
+        let wide = Gemm {
+            out: Some(DType::F32),
+            ..Gemm::default()
+        };
+        let at_a_time = sizes.at_a_time(DType::F32);
+        for first in (0..sizes.images).step_by(at_a_time) {
+            let images = at_a_time.min(sizes.images - first);
             let part = sizes.by_groups(&dy, first, images)?;
-            let windows = self.gemm(&part, &weights, &Gemm::default())?;
+            let windows = self.gemm(&part, &weights, &wide)?;
             let to = dx.narrow(0, first, images)?;
             self.launch_conv(
                 "images_of_windows",
@@ -260,8 +267,9 @@ impl Ops {
         let dy = self.output_gradient(&sizes, dy)?;
         let groups = spec.groups;
         let dw = self.zeros(&[groups, sizes.outputs / groups, sizes.cols()], DType::F32)?;
-        for first in (0..sizes.images).step_by(sizes.at_a_time()) {
-            let images = sizes.at_a_time().min(sizes.images - first);
+        let at_a_time = sizes.at_a_time(sizes.dtype);
+        for first in (0..sizes.images).step_by(at_a_time) {
+            let images = at_a_time.min(sizes.images - first);
             let windows = self.windows(&sizes, &x.narrow(0, first, images)?)?;
             let part = sizes.by_groups(&dy, first, images)?;
             let add = Gemm {
