@@ -31,6 +31,7 @@ mod dtype;
 mod error;
 mod expr;
 mod gemm;
+mod int4;
 mod kernels;
 mod pack;
 mod queue;
@@ -190,7 +191,7 @@ impl Ops {
     /// A dense tensor whose elements nobody has set.
     pub(crate) fn unset(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
         let count = tensor::count("a tensor", shape)?;
-        let storage = self.pool.take(count * dtype.size_bytes())?;
+        let storage = self.pool.take(dtype.bytes_of(count))?;
         Ok(Tensor::dense(storage, dtype, shape))
     }
 
@@ -217,11 +218,7 @@ impl Ops {
             let message = format!("{given} values for shape {shape:?}, which has {wanted}");
             return Err(Error::argument("a tensor", message));
         }
-        let mut bytes = Vec::with_capacity(values.len() * dtype.size_bytes());
-        values
-            .iter()
-            .for_each(|value| dtype.encode(*value, &mut bytes));
-        self.from_bytes(shape, dtype, &bytes)
+        self.from_bytes(shape, dtype, &dtype.encode_all(values))
     }
 
     /// A dense tensor with these bytes.
@@ -229,7 +226,7 @@ impl Ops {
     /// # Errors
     /// If the bytes are not those of as many elements as the shape has.
     pub fn from_bytes(&self, shape: &[usize], dtype: DType, bytes: &[u8]) -> Result<Tensor> {
-        let wanted = tensor::count("a tensor", shape)? * dtype.size_bytes();
+        let wanted = dtype.bytes_of(tensor::count("a tensor", shape)?);
         if wanted != bytes.len() {
             let given = bytes.len();
             let message =
@@ -281,11 +278,7 @@ impl Ops {
     /// What went wrong in the stream.
     pub fn values(&self, tensor: &Tensor) -> Result<Vec<f32>> {
         let bytes = self.bytes(tensor)?;
-        let size = tensor.dtype().size_bytes();
-        let elements = bytes.chunks_exact(size);
-        Ok(elements
-            .map(|element| tensor.dtype().decode(element))
-            .collect())
+        Ok(tensor.dtype().decode_all(&bytes, tensor.len()))
     }
 
     /// The bytes of a tensor's elements in the order of its axes; waits for earlier work of the stream.
@@ -301,7 +294,7 @@ impl Ops {
             return Err(Error::argument("values", message));
         }
         let dense = self.dense(tensor)?;
-        let mut bytes = vec![0; dense.len() * dense.dtype().size_bytes()];
+        let mut bytes = vec![0; dense.dtype().bytes_of(dense.len())];
         self.vgpu
             .read_bytes(self.stream(), dense.address(), &mut bytes)?;
         Ok(bytes)

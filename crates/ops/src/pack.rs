@@ -9,6 +9,8 @@ use crate::{DType, Error, Ops, Result, Tensor};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix {
     pub(crate) address: u64,
+    /// Elements from the address to the first one.
+    pub(crate) first: usize,
     pub(crate) dtype: DType,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
@@ -20,7 +22,15 @@ pub(crate) struct Matrix {
 impl Matrix {
     /// Address of the matrix of this number in a stack.
     pub(crate) fn address_of(&self, number: usize) -> u64 {
-        self.address + (number * self.batch * self.dtype.size_bytes()) as u64
+        self.at(number * self.batch).address
+    }
+
+    /// The same, so many elements further on.
+    pub(crate) fn at(mut self, elements: usize) -> Self {
+        let (units, from) = (self.dtype.per_unit(), self.first + elements);
+        self.address += (from / units * self.dtype.size_bytes()) as u64;
+        self.first = from % units;
+        self
     }
 
     /// The same with rows and columns exchanged.
@@ -38,8 +48,8 @@ impl Matrix {
 /// The type that products of this type are computed in without tensor cores.
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
-        DType::I8 | DType::I32 => DType::I32,
-        _ => DType::F32,
+        DType::I4 | DType::I8 | DType::I32 => DType::I32,
+        DType::F32 | DType::F16 | DType::BF16 => DType::F32,
     }
 }
 
@@ -77,6 +87,7 @@ impl Ops {
         let memory = self.unset(&[batches, from.rows, padded], to)?;
         let result = Matrix {
             address: memory.address(),
+            first: 0,
             dtype: to,
             row: padded,
             col: 1,
@@ -207,9 +218,25 @@ impl Ops {
 
     /// A dense copy, which begins at an address that kernels can read 16 bytes from at once.
     pub(crate) fn dense_copy(&self, tensor: &Tensor) -> Result<Tensor> {
+        if tensor.dtype() == DType::I4 {
+            return self.int4_of_bytes(&self.bytes_of_int4(tensor)?);
+        }
         let copy = self.unset(tensor.shape(), tensor.dtype())?;
+        self.copy_elements(tensor, &copy, |from, to, batches| {
+            self.copy_matrices(from, to, batches, to.cols)
+        })?;
+        Ok(copy)
+    }
+
+    /// Calls `copy(from, to, matrices)` for parts of a tensor of any strides that are stacks of matrices, and the same parts of a
+    /// dense tensor of its shape.
+    pub(crate) fn copy_elements(
+        &self,
+        tensor: &Tensor,
+        copy: &Tensor,
+        mut copy_part: impl FnMut(&Matrix, &Matrix, usize) -> Result<()>,
+    ) -> Result<()> {
         let (shape, strides) = (tensor.shape(), tensor.strides());
-        let size = tensor.dtype().size_bytes() as u64;
         let inner = shape.len().saturating_sub(3);
         let axis = |back: usize| match shape.len().checked_sub(back) {
             Some(axis) => (shape[axis], strides[axis]),
@@ -225,7 +252,8 @@ impl Ops {
                 rest /= shape[axis];
             }
             let from = Matrix {
-                address: tensor.address() + offset as u64 * size,
+                address: tensor.address(),
+                first: tensor.first(),
                 dtype: tensor.dtype(),
                 rows,
                 cols,
@@ -234,14 +262,20 @@ impl Ops {
                 batch,
             };
             let to = Matrix {
-                address: copy.address() + (index * batches * rows * cols) as u64 * size,
+                address: copy.address(),
+                first: 0,
+                dtype: copy.dtype(),
                 row: cols,
                 col: 1,
                 batch: rows * cols,
                 ..from
             };
-            self.copy_matrices(&from, &to, batches, cols)?;
+            copy_part(
+                &from.at(offset),
+                &to.at(index * batches * rows * cols),
+                batches,
+            )?;
         }
-        Ok(copy)
+        Ok(())
     }
 }

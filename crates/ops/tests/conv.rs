@@ -110,13 +110,7 @@ fn convolutions_and_gradients_agree_with_f64() {
             let got = ops
                 .conv_backward_data(&case.image, &w, &dy, &case.spec)
                 .unwrap();
-            assert_close(
-                &what,
-                &ops.values(&got).unwrap(),
-                &dx,
-                epsilon(dtype),
-                1e-5,
-            );
+            assert_close(&what, &ops.values(&got).unwrap(), &dx, epsilon(dtype), 1e-5);
             let got = ops
                 .conv_backward_weights(&x, &case.weight, &dy, &case.spec)
                 .unwrap();

@@ -97,11 +97,15 @@ impl Ops {
         self.map(&(Expr::input(0) * Expr::input(1)), &[a, b], &[], a.dtype())
     }
 
-    /// A tensor of another type with the same values, rounded to the nearest even.
+    /// A tensor of another type with the same values, rounded to the nearest even; a number that an integer type does not have
+    /// becomes the nearest one that it has.
     ///
     /// # Errors
     /// If the virtual GPU has no memory left.
     pub fn cast(&self, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+        if [tensor.dtype(), dtype].contains(&DType::I4) {
+            return self.cast_int4(tensor, dtype);
+        }
         self.map(&Expr::input(0), &[tensor], &[], dtype)
     }
 

@@ -120,6 +120,11 @@ impl Ops {
         let Some((_, first)) = outputs.first() else {
             return Ok(());
         };
+        let mut all = (inputs.iter().copied()).chain(outputs.iter().map(|(_, tensor)| *tensor));
+        if all.any(|tensor| tensor.dtype() == DType::I4) {
+            let message = "elements of i4: cast them to i8 first";
+            return Err(Error::argument("map", message));
+        }
         for (expr, tensor) in outputs {
             let (wants_inputs, wants_scalars) = names(expr);
             if wants_inputs > inputs.len() || wants_scalars > scalars.len() {

@@ -26,7 +26,7 @@ impl Ops {
     /// The product of two matrices, or of two stacks of matrices, with an epilogue.
     ///
     /// Factors may be views with any strides: `a.t()?` is a transposed factor, and a factor in column
-    /// order is the transposed view of one in row order.
+    /// order is the transposed view of one in row order. Products of `i8` and of `i4` are exact.
     ///
     /// # Errors
     /// If shapes or types do not fit; both are in the message.
