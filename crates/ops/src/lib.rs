@@ -39,6 +39,7 @@ mod rows;
 mod storage;
 mod tensor;
 mod tensor_maps;
+mod timing;
 mod train;
 mod tune;
 
@@ -55,6 +56,7 @@ pub use expr::Expr;
 pub use gemm::{Activation, Gemm, Precision, Provider};
 pub use rows::{Norm, NormGradients, NormStatistics, Reduction};
 pub use tensor::Tensor;
+pub use timing::{KernelTime, OperationTime};
 pub use train::{AdamW, LossScale, Parameter};
 
 use kernels::Kernels;
@@ -201,6 +203,8 @@ impl Ops {
     /// [`Error::is_out_of_memory`] says whether the limit was the reason.
     pub fn zeros(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
         let tensor = self.unset(shape, dtype)?;
+        let timed = self.begin("zeros", &[]);
+        timed.moves(&[&tensor]);
         if let Some(buffer) = tensor.storage.buffer() {
             self.stream.fill_bytes(buffer, 0)?;
         }

@@ -205,7 +205,10 @@ impl Ops {
         if tensor.is_dense() {
             return Ok(tensor.clone());
         }
-        self.dense_copy(tensor)
+        let timed = self.begin("dense", &[tensor]);
+        let copy = self.dense_copy(tensor)?;
+        timed.moves(&[&copy]);
+        Ok(copy)
     }
 
     /// The tensor itself where it is dense and begins at a multiple of 16 bytes, as the copy unit of Hopper asks, else a copy.

@@ -1,6 +1,7 @@
 //! Gradients of attention: by one kernel where there is one, else by products over the whole matrix of scores.
 
 use super::{Attended, Attention, Sizes, check, mismatch};
+use crate::timing::Timed;
 use crate::{DType, Error, Gemm, Ops, Reduction, Result, Tensor};
 
 /// Gradients of attention's inputs, in their type and shape.
@@ -53,6 +54,7 @@ impl Ops {
         doutput: &Tensor,
     ) -> Result<AttentionGradients> {
         let sizes = check_gradient(q, k, v, spec, doutput)?;
+        let _timed = self.begin_backward(&sizes, [q, k, v, doutput], spec);
         if q.is_empty() || k.is_empty() {
             return self.no_gradients(&sizes, [q, k, v]);
         }
@@ -85,6 +87,7 @@ impl Ops {
             let rule = "the output has the queries' shape and type";
             return Err(mismatch(("the output", output), ("the queries", q), rule));
         }
+        let _timed = self.begin_backward(&sizes, [q, k, v, doutput], spec);
         if q.is_empty() || k.is_empty() {
             return self.no_gradients(&sizes, [q, k, v]);
         }
@@ -92,6 +95,19 @@ impl Ops {
             Some(gradients) => Ok(gradients),
             None => self.plain_backward(&sizes, [q, k, v], spec, doutput),
         }
+    }
+
+    /// Five products; a gradient is as large as its input.
+    fn begin_backward(
+        &self,
+        sizes: &Sizes,
+        [q, k, v, doutput]: [&Tensor; 4],
+        spec: &Attention,
+    ) -> Timed<'_> {
+        let timed = self.begin("attention_backward", &[q, k, v, doutput]);
+        timed.moves(&[q, k, v]);
+        timed.computes(|| sizes.flops(spec, 5));
+        timed
     }
 
     /// Without queries or without keys all gradients are zero.

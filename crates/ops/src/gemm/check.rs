@@ -148,6 +148,14 @@ impl Product {
         }
     }
 
+    /// Multiplications and additions.
+    pub(crate) fn flops(&self) -> u64 {
+        let sizes = [self.a.rows, self.b.cols, self.a.cols, self.batches];
+        sizes
+            .iter()
+            .fold(2, |product: u64, size| product.saturating_mul(*size as u64))
+    }
+
     /// Checks the tensors of the epilogue against the result.
     fn check_extras(&self, spec: &Gemm) -> Result<()> {
         for (name, tensor) in [("c", spec.c), ("the residual", spec.residual)] {

@@ -212,7 +212,7 @@ fn strides(tensor: &Tensor) -> [i64; 3] {
 }
 
 impl Epilogue {
-    pub(super) fn new(spec: &Gemm, d: &Tensor) -> Self {
+    pub(crate) fn new(spec: &Gemm, d: &Tensor) -> Self {
         let mut epilogue = Self {
             d: d.address(),
             d_strides: strides(d),

@@ -452,12 +452,13 @@ impl Ops {
             bytes => Some(self.unset(&[bytes], DType::I8)?),
         };
         asked.at.workspace = workspace.as_ref().map_or(0, Tensor::address);
-        if !self.stream.is_counting() {
+        let name = || format!("cublaslt_{number}");
+        self.stream.queue(Some("cuBLASLt"), name, || {
             let stream = self.stream().driver_handle().unwrap_or(0);
             let [alpha, beta] = asked.scales;
             let queue = || plan.queue(&asked.at, alpha, beta, stream);
-            self.vgpu.with_driver_context(queue)?.map_err(refused)?;
-        }
+            self.vgpu.with_driver_context(queue)?.map_err(refused)
+        })?;
         match &asked.sums {
             Some(sums) => {
                 let file = Variant::Tile.file(product.a.dtype);

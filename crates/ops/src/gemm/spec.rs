@@ -51,6 +51,17 @@ pub struct Gemm<'a> {
     pub precision: Precision,
 }
 
+impl<'a> Gemm<'a> {
+    /// The tensors that the epilogue reads.
+    pub(crate) fn added(&self) -> Vec<&'a Tensor> {
+        let c = self.c.filter(|_| self.beta != 0.0);
+        [c, self.bias, self.residual]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
 impl Default for Gemm<'_> {
     fn default() -> Self {
         Self {

@@ -215,16 +215,19 @@ impl Ops {
 
     /// [`Ops::cast`] from 4-bit integers, or to them.
     pub(crate) fn cast_int4(&self, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+        let timed = self.begin("cast", &[tensor]);
         let map = |tensor: &Tensor, to| self.map(&Expr::input(0), &[tensor], &[], to);
         let bytes = match tensor.dtype() {
             DType::I4 => self.bytes_of_int4(tensor)?,
             DType::I8 => self.dense(tensor)?,
             _ => map(tensor, DType::I8)?,
         };
-        match dtype {
-            DType::I4 => self.int4_of_bytes(&bytes),
-            DType::I8 => Ok(bytes),
-            _ => map(&bytes, dtype),
-        }
+        let made = match dtype {
+            DType::I4 => self.int4_of_bytes(&bytes)?,
+            DType::I8 => bytes,
+            _ => map(&bytes, dtype)?,
+        };
+        timed.moves(&[&made]);
+        Ok(made)
     }
 }

@@ -296,6 +296,7 @@ const BEGIN_NS: u64 = 50_000;
 impl Ops {
     /// Seconds that work in the stream takes, by the device's events: the fastest of a few measurements.
     pub(crate) fn seconds_of(&self, work: impl Fn() -> Result<()>) -> Result<f64> {
+        let _paused = self.pause_recording();
         let (start, end) = (self.vgpu.event()?, self.vgpu.event()?);
         let timed = |times: u32| {
             if times > 1 && !self.is_software {
