@@ -54,6 +54,7 @@ pub use dtype::{DType, bf16_from_f32, f16_from_f32, f32_from_f16};
 pub use error::{Error, Result};
 pub use expr::Expr;
 pub use gemm::{Activation, Gemm, Precision, Provider};
+pub use int4::Int4Weights;
 pub use rows::{Norm, NormGradients, NormStatistics, Reduction};
 pub use tensor::Tensor;
 pub use timing::{KernelTime, OperationTime};

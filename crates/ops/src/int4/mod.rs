@@ -2,6 +2,10 @@
 //!
 //! Kernels without instructions for them compute with 8-bit integers: [`Ops::unpack_factor`] makes these.
 
+mod weights;
+
+pub use weights::Int4Weights;
+
 use mica::{ByValue, Grid};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -10,6 +14,8 @@ use crate::{DType, Error, Expr, Ops, Result, Tensor};
 
 /// The file of the kernels.
 const FILE: &str = "int4.i8";
+/// Files of the kernels for weights, before the type of the floats.
+const FILE_OF_WEIGHTS: &str = "int4_weights";
 /// Elements that a thread copies.
 const AT_ONCE: usize = 8;
 /// Rows of factors begin at multiples of so many bytes.
