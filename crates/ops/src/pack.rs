@@ -70,6 +70,12 @@ struct Params {
     width: i32,
 }
 
+/// The numbers of the last three axes, 1 for one that is not there.
+fn last_axes(axes: &[usize]) -> [usize; 3] {
+    let axis = |back: usize| axes.len().checked_sub(back).map_or(1, |axis| axes[axis]);
+    [axis(3), axis(2), axis(1)]
+}
+
 /// Most blocks of a grid's second and third axis.
 pub(crate) const MOST_BLOCKS: usize = 65535;
 
@@ -231,6 +237,32 @@ impl Ops {
         Ok(copy)
     }
 
+    /// Copies a tensor into one of the same shape and type, of four axes, of which the first has one element and the last is
+    /// contiguous.
+    pub(crate) fn copy_into(&self, from: &Tensor, to: &Tensor) -> Result<()> {
+        let ([heads, rows, cols], [batch, row, _]) =
+            (last_axes(from.shape()), last_axes(to.strides()));
+        let own = last_axes(from.strides());
+        let from = Matrix {
+            address: from.address(),
+            first: 0,
+            dtype: from.dtype(),
+            rows,
+            cols,
+            row: own[1],
+            col: own[2],
+            batch: own[0],
+        };
+        let to = Matrix {
+            address: to.address(),
+            row,
+            col: 1,
+            batch,
+            ..from
+        };
+        self.copy_matrices(&from, &to, heads, cols)
+    }
+
     /// Calls `copy(from, to, matrices)` for parts of a tensor of any strides that are stacks of matrices, and the same parts of a
     /// dense tensor of its shape.
     pub(crate) fn copy_elements(
@@ -241,11 +273,8 @@ impl Ops {
     ) -> Result<()> {
         let (shape, strides) = (tensor.shape(), tensor.strides());
         let inner = shape.len().saturating_sub(3);
-        let axis = |back: usize| match shape.len().checked_sub(back) {
-            Some(axis) => (shape[axis], strides[axis]),
-            None => (1, 0),
-        };
-        let ((batches, batch), (rows, row), (cols, col)) = (axis(3), axis(2), axis(1));
+        let [batches, rows, cols] = last_axes(shape);
+        let [batch, row, col] = last_axes(strides);
         let outer: usize = shape[..inner].iter().product();
         for index in 0..outer {
             let mut rest = index;
