@@ -128,8 +128,12 @@ impl Ops {
         let allows_tensor_cores = is_asked && kernels.allows_tensor_cores()?;
         // The software GPU computes faster without them.
         let tensor_cores = !is_software && allows_tensor_cores;
+        let driver = match info.is_software() {
+            true => String::new(),
+            false => format!(", driver {}", tune::driver_version()),
+        };
         let setting = format!(
-            "{} sm_{major}{minor} {} multiprocessors, tensor cores {}, kernels {}{}",
+            "{} sm_{major}{minor} {} multiprocessors{driver}, tensor cores {}, kernels {}{}",
             info.name,
             info.multiprocessors,
             if tensor_cores { "on" } else { "off" },
