@@ -1,7 +1,7 @@
 //! Weights of 4 bits with scales, for products with floats: a model's weights take a quarter of the memory of f16.
 //!
-//! For few rows a kernel reads the weights as they are, so that they are read once and nothing is made. For more rows the
-//! weights are made floats, and the product is one like any other.
+//! For few rows a kernel for cards reads the weights as they are, so that they are read once and nothing is made. For more
+//! rows, and on the software GPU, the weights are made floats, and the product is one like any other.
 
 use std::sync::Arc;
 
@@ -172,7 +172,7 @@ impl Ops {
     }
 
     /// The product `x wᵀ` of floats `[rows, inputs]`, or of a stack of them, with weights of 4 bits, and its epilogue. The sums are
-    /// in `f32`.
+    /// in `f32`; for more than a few rows the weights are rounded to the type of `x` first.
     ///
     /// # Errors
     /// If shapes or types do not fit; both are in the message.
@@ -191,7 +191,8 @@ impl Ops {
         let timed = self.begin("gemm_int4", &[x, &weights.values, &weights.scales]);
         timed.moves(&spec.added());
         timed.computes(|| product.flops());
-        if x.rank() != 2 || product.a.rows > FEW_ROWS {
+        // The software GPU takes six times as long for a row as to make all weights floats.
+        if self.is_software || x.rank() != 2 || product.a.rows > FEW_ROWS {
             let floats = self.dequantize_int4(weights, x.dtype())?;
             let made = self.gemm(x, &floats.t()?, spec)?;
             timed.moves(&[&made]);
