@@ -11,6 +11,7 @@ mod coherence;
 mod collective;
 mod dispatch;
 mod env;
+mod groups;
 mod helpers;
 mod matrix_ops;
 mod members;
