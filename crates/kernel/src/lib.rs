@@ -282,7 +282,8 @@ pub struct Fault {
     pub kind: u32,
     /// The source line of the PTX instruction, 0 when unknown.
     pub ptx_line: u32,
-    /// The offending address, where there is one; [`Fault::STACK_FULL`] where a call found no room.
+    /// The offending address, where there is one; [`Fault::STACK_FULL`] where a call found no room,
+    /// [`Fault::NEVER_COME`] where nothing went wrong but the waiting.
     pub address: u64,
     /// Access size in bytes, 0 when unknown.
     pub bytes: u32,
@@ -306,6 +307,8 @@ impl Fault {
     pub const PARAMS: u32 = 3;
     /// The address of a `LaunchFailed` that was no trap but a full stack.
     pub const STACK_FULL: u64 = u64::MAX;
+    /// The address of a `LaunchFailed` that was no trap but a wait for threads that never come.
+    pub const NEVER_COME: u64 = u64::MAX - 1;
 }
 
 /// The kinds of fault, with the `CUresult` each one becomes.

@@ -36,6 +36,7 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, Fault> {
     let mut warp = Warp {
         d,
         w,
+        masks: masks(d, w, &arrived),
         arrived,
         done: 0,
     };
@@ -58,6 +59,8 @@ struct Warp<'a> {
     d: &'a Dispatch<'a>,
     w: u32,
     arrived: Arrived,
+    /// Who takes part in the collective that each lane waits for, read once: a warp may fall into 32 groups.
+    masks: [Option<u32>; 32],
     /// Lanes whose collective has been done.
     done: u32,
 }
@@ -69,10 +72,6 @@ impl Warp<'_> {
             site,
             &self.d.k.plan.unit.inst(&self.d.k.module, site.place).op,
         )
-    }
-
-    fn mask(&self, site: &SyncSite, op: &Op, lane: u32) -> Option<u32> {
-        member_mask(op, &env_of(self.d, site, self.w * 32 + lane))
     }
 
     /// Does the collectives with a mask, or those without one, whose members are all there.
@@ -92,7 +91,7 @@ impl Warp<'_> {
             ) {
                 continue;
             }
-            let mask = self.mask(site, op, lane);
+            let mask = self.masks[lane as usize];
             if mask.is_none() != unmasked {
                 continue;
             }
@@ -140,8 +139,7 @@ impl Warp<'_> {
             };
             // A warp's barrier is one for all the places that it stands at.
             let is_same = other == id || (is_barrier(id) && is_barrier(other));
-            let (site, op) = self.site(other);
-            if is_same && self.done >> lane & 1 == 0 && self.mask(site, op, lane) == mask {
+            if is_same && self.done >> lane & 1 == 0 && self.masks[lane as usize] == mask {
                 here |= 1 << lane;
             }
         }
@@ -176,6 +174,18 @@ pub(super) fn env_of<'a>(d: &Dispatch<'a>, site: &'a SyncSite, t: u32) -> Env<'a
         texture: Default::default(),
         mbarrier: Default::default(),
     }
+}
+
+/// Who takes part in the collective that each lane waits for.
+fn masks(d: &Dispatch<'_>, w: u32, arrived: &Arrived) -> [Option<u32>; 32] {
+    let mut masks = [None; 32];
+    for (lane, id) in (0..).zip(&arrived.site) {
+        let Some(id) = id else { continue };
+        let site = d.site(*id);
+        let op = &d.k.plan.unit.inst(&d.k.module, site.place).op;
+        masks[lane as usize] = member_mask(op, &env_of(d, site, w * 32 + lane));
+    }
+    masks
 }
 
 /// Whether the program wrote the mask.

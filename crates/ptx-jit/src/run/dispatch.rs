@@ -310,6 +310,7 @@ impl Dispatch<'_> {
     pub(super) fn deadlock(&self) -> Fault {
         let mut f = Fault {
             kind: FaultKind::LaunchFailed as u32,
+            address: Fault::NEVER_COME,
             ..Fault::default()
         };
         if let Some((t, c)) = self

@@ -12,6 +12,7 @@ mod collective;
 mod dispatch;
 mod env;
 mod fragments;
+mod groups;
 mod helpers;
 mod matrix_ops;
 mod members;

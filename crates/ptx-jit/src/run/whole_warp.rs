@@ -1,12 +1,12 @@
 //! Collectives that a whole warp has come to together: by far the most, so they are not asked lane by
 //! lane who is there. The last warp of a block is whole with the lanes that it has.
 //!
-//! Owns finding such warps, and the simple collectives on whole rows of slots. What takes part of a
-//! warp, or arrives in pieces, is [`super::collective`]'s.
+//! Owns finding such warps, and the simple collectives on whole rows of slots. Collectives of groups that divide such a
+//! warp are [`super::groups`]'s. What takes part of a warp, or arrives in pieces, is [`super::collective`]'s.
 
 use mica_kernel::{Fault, FaultKind};
 use mica_ptx::ast::{
-    Mma, Op, Operand, RegId, ScalarType, ShflMode, Space, VoteMode, Wgmma, WgmmaFactor,
+    Mma, Op, Operand, PredSrc, RegId, ScalarType, ShflMode, Space, VoteMode, Wgmma, WgmmaFactor,
 };
 use mica_ptx_ops::matrix::WarpRegister;
 use mica_ptx_ops::matrix::wgmma::{Descriptor, Left, PIECE};
@@ -17,6 +17,7 @@ use super::collective::env_of;
 use super::dispatch::{Dispatch, conts};
 use super::env::{self, Env};
 use super::fragments;
+use super::groups::TakesPart;
 use super::helpers::{Ctx, kernel, set_fault};
 use super::members;
 use crate::plan::SyncSite;
@@ -52,15 +53,21 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
         first,
         lanes,
     };
-    if !row.is_everyone(op)? {
-        return None;
-    }
-    if matches!(op, Op::BarWarp { .. }) {
-        d.tell_warp(w, row.members());
-    }
-    if row.simple(op).is_none()
-        && let Err(fault) = members::execute(d, w, site, op, row.members())
-    {
+    let done = match row.takes_part(op)? {
+        TakesPart::Everyone => {
+            if matches!(op, Op::BarWarp { .. }) {
+                d.tell_warp(w, row.members());
+            }
+            match row.simple(op) {
+                Some(()) => Ok(()),
+                None => members::execute(d, w, site, op, row.members()),
+            }
+        }
+        // The monitor is told of each group.
+        TakesPart::Groups(_) if d.is_monitored() => return None,
+        TakesPart::Groups(groups) => row.in_groups(op, &groups),
+    };
+    if let Err(fault) = done {
         return Some(Err(fault));
     }
     let mut at = 0;
@@ -111,6 +118,14 @@ pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Res
     }
 }
 
+/// What a vote gives each of its members.
+pub(super) fn voted(mode: VoteMode, members: u32, truth: u32) -> u64 {
+    match (mode, warp::vote(mode, members, truth)) {
+        (VoteMode::Ballot, v) => u64::from(v),
+        (_, v) => u64::from(v != 0),
+    }
+}
+
 /// The slots of one warp at one site.
 pub(super) struct Row<'d, 'k> {
     pub(super) d: &'d Dispatch<'k>,
@@ -120,7 +135,7 @@ pub(super) struct Row<'d, 'k> {
 }
 
 impl Row<'_, '_> {
-    fn members(&self) -> u32 {
+    pub(super) fn members(&self) -> u32 {
         u32::MAX >> (32 - self.lanes)
     }
 
@@ -188,42 +203,28 @@ impl Row<'_, '_> {
         }
     }
 
-    /// Whether an instruction that all lanes are at asks for all of them. `None` for barriers of the
-    /// block, which no warp opens.
-    fn is_everyone(&self, op: &Op) -> Option<bool> {
-        let mask = match op {
-            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } | Op::WgmmaWait => {
-                return None;
-            }
-            Op::BarWarp { mask }
-            | Op::Match { mask, .. }
-            | Op::Redux { mask, .. }
-            | Op::Elect { mask, .. } => *mask,
-            Op::Vote { mask, .. } | Op::Shfl { mask, .. } => match mask {
-                Some(mask) => *mask,
-                None => return Some(true),
-            },
-            _ => return Some(true),
-        };
-        let masks = &self.load(mask)?[..self.lanes];
-        let all = self.members();
-        Some(masks.iter().all(|m| *m == masks[0]) && masks[0] as u32 & all == all)
+    /// The lanes whose predicate holds.
+    pub(super) fn truth(&self, pred: &PredSrc) -> Option<u32> {
+        let preds = self.load(pred.src)?;
+        let holds = |l: &usize| (preds[*l] != 0) != pred.negated;
+        Some((0..self.lanes).filter(holds).fold(0, |m, l| m | 1 << l))
     }
 
-    /// Gives each lane the value of the lane that it names, with the bits of its clamp.
-    fn shuffle(
+    /// Gives each lane the value of the lane that it names, with the bits of its clamp, if both take part together.
+    pub(super) fn shuffle(
         &self,
         mode: ShflMode,
         (dst, pred): (Option<RegId>, Option<RegId>),
         values: &WarpRegister,
         (lane, clamp): (WarpRegister, WarpRegister),
+        members: impl Fn(usize) -> u32,
     ) {
         let from: [(u32, bool); 32] = std::array::from_fn(|l| {
             warp::shfl_source(mode, l as u32, lane[l] as u32, clamp[l] as u32)
         });
         if let Some(dst) = dst {
-            self.store(dst, |l| match from[l].0 as usize {
-                lane if lane < self.lanes => values[lane],
+            self.store(dst, |l| match from[l].0 {
+                lane if lane < 32 && members(l) >> lane & 1 == 1 => values[lane as usize],
                 // No lane: its own value.
                 _ => values[l],
             });
@@ -241,15 +242,8 @@ impl Row<'_, '_> {
             Op::Vote {
                 mode, dst, pred, ..
             } => {
-                let preds = self.load(pred.src)?;
-                let truth = (0..self.lanes).fold(0u32, |m, l| {
-                    m | u32::from((preds[l] != 0) != pred.negated) << l
-                });
-                let v = match (mode, warp::vote(*mode, self.members(), truth)) {
-                    (VoteMode::Ballot, v) => v,
-                    (_, v) => u32::from(v != 0),
-                };
-                self.store(*dst, |_| u64::from(v));
+                let v = voted(*mode, self.members(), self.truth(pred)?);
+                self.store(*dst, |_| v);
             }
             Op::Redux {
                 op, ty, dst, src, ..
@@ -268,7 +262,8 @@ impl Row<'_, '_> {
                 ..
             } => {
                 let from = (self.load(*lane)?, self.load(*clamp)?);
-                self.shuffle(*mode, (*dst, *pred), &self.load(*src)?, from);
+                let all = self.members();
+                self.shuffle(*mode, (*dst, *pred), &self.load(*src)?, from, |_| all);
             }
             Op::Match {
                 all: false,
