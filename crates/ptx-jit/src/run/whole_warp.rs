@@ -15,15 +15,15 @@ use mica_ptx_ops::{typed, warp};
 use super::coherence::slot;
 use super::collective::env_of;
 use super::dispatch::{Dispatch, conts};
-use super::env::{self, Env};
-use super::helpers::{Ctx, kernel, set_fault};
+use super::env::{self, End, Env};
+use super::helpers::{Ctx, ended, kernel};
 use super::members;
 use crate::plan::SyncSite;
 use crate::scratch::{COHERENT, EXITED, WAITING, status};
 use crate::unit::Class;
 
 /// Does the collective that all lanes of a warp wait at. `None` when that is not so.
-pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
+pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), End>> {
     let first = w * 32;
     let lanes = d.threads.saturating_sub(first).min(32) as usize;
     let conts = &mut conts(d.scratch)[first as usize..first as usize + lanes];
@@ -58,9 +58,9 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
         d.tell_warp(w, row.members());
     }
     if row.simple(op).is_none()
-        && let Err(fault) = members::execute(d, w, site, op, row.members())
+        && let Err(end) = members::execute(d, w, site, op, row.members())
     {
-        return Some(Err(fault));
+        return Some(Err(end));
     }
     let mut at = 0;
     while at < lanes {
@@ -87,15 +87,13 @@ pub(super) extern "C" fn collective(ctx: Ctx, index: u64, t: u64) -> u64 {
     }
     match members::execute(&d, t as u32 >> 5, site, op, u32::MAX) {
         Ok(()) => status::OK as u64,
-        Err(fault) => {
-            set_fault(ctx, fault);
-            status::FAULT as u64
-        }
+        Err(end) => ended(ctx, end),
     }
 }
 
-/// `wgmma.mma_async`: the rows that a warp computes.
-pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Result<(), Fault> {
+/// `wgmma.mma_async`: the rows that a warp computes. A block of 32 warps would compute for too long without a look at whether
+/// it should stop.
+pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Result<(), End> {
     let first = w * 32;
     let row = Row {
         d,
@@ -104,9 +102,10 @@ pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Res
         lanes: d.threads.saturating_sub(first).min(32) as usize,
     };
     let e = env_of(d, site, first);
+    e.poll()?;
     match row.wgmma(x, &e) {
-        Some(done) => done,
-        None => Err(e.fault(FaultKind::IllegalInstruction)),
+        Some(done) => Ok(done?),
+        None => Err(e.fault(FaultKind::IllegalInstruction).into()),
     }
 }
 
