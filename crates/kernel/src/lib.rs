@@ -109,9 +109,9 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl Dim3 {
-    /// The product of the three, widened so that it cannot overflow in practice.
+    /// The product of the three; the largest number where it is larger still.
     pub fn count(self) -> u64 {
-        u64::from(self.x) * u64::from(self.y) * u64::from(self.z)
+        (u64::from(self.x) * u64::from(self.y)).saturating_mul(u64::from(self.z))
     }
 }
 
@@ -647,6 +647,15 @@ pub trait Executable: Send + Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn extents_of_a_stranger_have_a_product() {
+        let dim = |x, y, z| Dim3 { x, y, z };
+        assert_eq!(dim(2, 3, 4).count(), 24);
+        assert_eq!(dim(u32::MAX, u32::MAX, 2).count(), u64::MAX);
+        assert_eq!(dim(u32::MAX, u32::MAX, u32::MAX).count(), u64::MAX);
+        assert_eq!(dim(u32::MAX, u32::MAX, 0).count(), 0);
+    }
 
     #[test]
     fn every_order_has_every_element_once() {

@@ -129,6 +129,8 @@ impl Machine<'_> {
             }
             steps += 1;
             if !(straight && alone && steps < RUN) {
+                // Straight code may be long, too.
+                self.poll()?;
                 return Ok(steps);
             }
         }
@@ -162,7 +164,7 @@ impl Machine<'_> {
     }
 
     /// Does what the stop word says.
-    fn poll(&self) -> Result<(), Stop> {
+    pub(crate) fn poll(&self) -> Result<(), Stop> {
         let Some(word) = self.env.stop else {
             return Ok(());
         };

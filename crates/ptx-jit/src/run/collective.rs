@@ -1,12 +1,11 @@
 //! Warp collectives: done for all members at once, when the last of them has arrived.
 
-use mica_kernel::Fault;
 use mica_kernel::monitor::Misuse;
 use mica_ptx::ast::Op;
 
 use super::coherence::slot;
 use super::dispatch::Dispatch;
-use super::env::{self, Env, MAX_USES};
+use super::env::{self, End, Env, MAX_USES};
 use super::members::execute;
 use super::whole_warp;
 use crate::plan::{SyncKind, SyncSite};
@@ -24,7 +23,7 @@ pub(crate) struct Arrived {
 }
 
 /// Does every collective of a warp whose members are all there. Whether any was.
-pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, Fault> {
+pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, End> {
     if let Some(done) = whole_warp::resolve(d, w) {
         return done.map(|()| true);
     }
@@ -75,7 +74,7 @@ impl Warp<'_> {
     }
 
     /// Does the collectives with a mask, or those without one, whose members are all there.
-    fn resolve(&mut self, unmasked: bool) -> Result<(), Fault> {
+    fn resolve(&mut self, unmasked: bool) -> Result<(), End> {
         let mut seen = 0u32;
         for lane in 0..32u32 {
             if (seen | self.done) >> lane & 1 == 1 {

@@ -3,10 +3,10 @@
 //!
 //! Owns finding the groups and the simple collectives in all of them at once, on whole rows of slots.
 
-use mica_kernel::Fault;
 use mica_ptx::ast::Op;
 use mica_ptx_ops::warp;
 
+use super::env::End;
 use super::members;
 use super::whole_warp::{Row, voted};
 
@@ -63,7 +63,7 @@ impl Row<'_, '_> {
     }
 
     /// Does a collective in each group of a warp by itself.
-    pub(super) fn in_groups(&self, op: &Op, groups: &[u32; 32]) -> Result<(), Fault> {
+    pub(super) fn in_groups(&self, op: &Op, groups: &[u32; 32]) -> Result<(), End> {
         if self.simple_in_groups(op, groups).is_some() {
             return Ok(());
         }

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use mica_ptx_ops::typed::{extend, mask};
 
-use super::bulk_copies;
 use super::env::Env;
 use super::scalar_ops::Out;
 
@@ -42,9 +41,6 @@ pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), F
                 mbarrier::arrive(s, 1, false)
             })
             .map(|_| ())
-        }
-        Op::CpAsyncBulk(_) | Op::CpReduceAsyncBulk(_) | Op::CpAsyncBulkTensor(_) => {
-            bulk_copies::execute(env, op)
         }
         Op::StAsync {
             ty,
@@ -94,7 +90,9 @@ fn copy_small(env: &Env<'_>, op: &Op) -> Result<(), Fault> {
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), take.min(16) as usize) };
     }
     // SAFETY: so many bytes are checked, at most 16.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, *size.min(&16) as usize) };
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, *size.min(&16) as usize)
+    };
     Ok(())
 }
 

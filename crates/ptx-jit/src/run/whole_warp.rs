@@ -15,17 +15,17 @@ use mica_ptx_ops::{typed, warp};
 use super::coherence::slot;
 use super::collective::env_of;
 use super::dispatch::{Dispatch, conts};
-use super::env::{self, Env};
+use super::env::{self, End, Env};
 use super::fragments;
 use super::groups::TakesPart;
-use super::helpers::{Ctx, kernel, set_fault};
+use super::helpers::{Ctx, ended, kernel};
 use super::members;
 use crate::plan::SyncSite;
 use crate::scratch::{COHERENT, EXITED, WAITING, status};
 use crate::unit::Class;
 
 /// Does the collective that all lanes of a warp wait at. `None` when that is not so.
-pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
+pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), End>> {
     let first = w * 32;
     let lanes = d.threads.saturating_sub(first).min(32) as usize;
     let conts = &mut conts(d.scratch)[first as usize..first as usize + lanes];
@@ -67,8 +67,8 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
         TakesPart::Groups(_) if d.is_monitored() => return None,
         TakesPart::Groups(groups) => row.in_groups(op, &groups),
     };
-    if let Err(fault) = done {
-        return Some(Err(fault));
+    if let Err(end) = done {
+        return Some(Err(end));
     }
     let mut at = 0;
     while at < lanes {
@@ -95,15 +95,13 @@ pub(super) extern "C" fn collective(ctx: Ctx, index: u64, t: u64) -> u64 {
     }
     match members::execute(&d, t as u32 >> 5, site, op, u32::MAX) {
         Ok(()) => status::OK as u64,
-        Err(fault) => {
-            set_fault(ctx, fault);
-            status::FAULT as u64
-        }
+        Err(end) => ended(ctx, end),
     }
 }
 
-/// `wgmma.mma_async`: the rows that a warp computes.
-pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Result<(), Fault> {
+/// `wgmma.mma_async`: the rows that a warp computes. A block of 32 warps would compute for too long without a look at whether
+/// it should stop.
+pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Result<(), End> {
     let first = w * 32;
     let row = Row {
         d,
@@ -112,9 +110,10 @@ pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Res
         lanes: d.threads.saturating_sub(first).min(32) as usize,
     };
     let e = env_of(d, site, first);
+    e.poll()?;
     match row.wgmma(x, &e) {
-        Some(done) => done,
-        None => Err(e.fault(FaultKind::IllegalInstruction)),
+        Some(done) => Ok(done?),
+        None => Err(e.fault(FaultKind::IllegalInstruction).into()),
     }
 }
 

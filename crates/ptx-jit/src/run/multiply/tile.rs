@@ -59,7 +59,7 @@ impl Kind {
             Kind::Avx512 => (12, 32),
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => (6, 16),
-            Kind::Plain => (1, u64::MAX),
+            Kind::Plain => (1, 256),
         }
     }
 
