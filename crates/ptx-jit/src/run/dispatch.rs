@@ -49,6 +49,7 @@ unsafe fn fill_header(k: &Kernel, s: *mut u8, lanes: u32, threads: u32) {
         *header(s, scratch::THREADS) = threads;
         *header(s, super::SPIN_COUNT) = 0;
         *header(s, scratch::SLEEP) = 0;
+        *header(s, scratch::PROGRESS) = 0;
         *header(s, scratch::TEXTURE) = 0;
         *header(s, scratch::ACCESS) = scratch::NOBODY;
         *header(s, scratch::ONE) = 1f32.to_bits();
@@ -245,7 +246,7 @@ impl Dispatch<'_> {
             if ran {
                 // Only parked threads are still ready: others, perhaps of other blocks, must run.
                 if self.any_ready() {
-                    idle += 1;
+                    idle = if self.has_progressed() { 0 } else { idle + 1 };
                     if idle > 2 && !self.is_in_cluster() {
                         self.rest();
                     }
@@ -289,6 +290,18 @@ impl Dispatch<'_> {
             moved |= collective::resolve(self, warp)?;
         }
         Ok(moved)
+    }
+
+    /// Whether a thread has arrived at an `mbarrier` since the last call. Then nobody sleeps: what threads wait for may have
+    /// come.
+    fn has_progressed(&self) -> bool {
+        // SAFETY: inside the header.
+        let has_arrived = unsafe { header(self.scratch, scratch::PROGRESS).replace(0) } != 0;
+        if has_arrived {
+            // SAFETY: inside the header.
+            unsafe { *header(self.scratch, scratch::SLEEP) = 0 };
+        }
+        has_arrived
     }
 
     /// Lets other blocks run, for as long as threads of this one asked to sleep.

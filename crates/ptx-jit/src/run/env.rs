@@ -86,6 +86,12 @@ impl<'a> Env<'a> {
         *asked = ns.max(*asked);
     }
 
+    /// Tells the dispatcher that a thread has done what others may wait for.
+    pub(crate) fn progress(&self) {
+        // SAFETY: as above.
+        unsafe { *header((*self.ctx).scratch, scratch::PROGRESS) = 1 };
+    }
+
     /// A thread at an instruction that the runtime does; its registers are still to be filled in.
     pub(crate) fn at(
         kernel: &'a Kernel,

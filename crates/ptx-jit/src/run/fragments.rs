@@ -7,7 +7,7 @@ use mica_ptx::ast::{AddrBase, Address, Layout, Op, Operand, RegId, Space, WmmaLo
 use mica_ptx_ops::matrix::{Fragment, MmaPlan, WarpRegister, memory_bit_offset, tile_places};
 
 use super::collective::env_of;
-use super::env::{self, Env};
+use super::env::Env;
 use super::multiply::Kind;
 use super::whole_warp::Row;
 use crate::unit::Class;
@@ -173,16 +173,27 @@ impl Row<'_, '_> {
 
     fn load_fragment(&self, x: &WmmaLoad) -> Option<()> {
         let plan = self.site.fragment.as_deref()?;
+        match plan.ty.bits() {
+            8 => self.load_elements::<1>(plan, x),
+            16 => self.load_elements::<2>(plan, x),
+            32 => self.load_elements::<4>(plan, x),
+            64 => self.load_elements::<8>(plan, x),
+            _ => None,
+        }
+    }
+
+    /// Loads a matrix with elements of `SIZE` bytes.
+    fn load_elements<const SIZE: usize>(&self, plan: &Fragment, x: &WmmaLoad) -> Option<()> {
         let lines = self.lines(plan, x.space, &x.addr, (x.layout, x.stride), false)?;
         let mut bytes = [0; MOST_BYTES];
-        match plan.ty.bits() {
-            8 => lines.read::<1>(&mut bytes),
-            16 => lines.read::<2>(&mut bytes),
-            32 => lines.read::<4>(&mut bytes),
-            _ => lines.read::<8>(&mut bytes),
-        }
+        lines.read::<SIZE>(&mut bytes);
         for (r, dst) in x.dst.iter().enumerate() {
-            let words = register_words(plan, &bytes, r);
+            let mut words = [0; 32];
+            for_each_element(plan, r, |lane, shift, place| {
+                let mut element = [0; 8];
+                element[..SIZE].copy_from_slice(&bytes[place * SIZE..][..SIZE]);
+                words[lane] |= u64::from_le_bytes(element) << shift;
+            });
             self.store(*dst, |lane| words[lane]);
         }
         Some(())
@@ -190,22 +201,27 @@ impl Row<'_, '_> {
 
     fn store_fragment(&self, x: &WmmaStore) -> Option<()> {
         let plan = self.site.fragment.as_deref()?;
+        match plan.ty.bits() {
+            8 => self.store_elements::<1>(plan, x),
+            16 => self.store_elements::<2>(plan, x),
+            32 => self.store_elements::<4>(plan, x),
+            64 => self.store_elements::<8>(plan, x),
+            _ => None,
+        }
+    }
+
+    /// Stores a matrix with elements of `SIZE` bytes.
+    fn store_elements<const SIZE: usize>(&self, plan: &Fragment, x: &WmmaStore) -> Option<()> {
         let lines = self.lines(plan, x.space, &x.addr, (x.layout, x.stride), true)?;
-        let size = plan.ty.bits() as usize / 8;
         let mut bytes = [0; MOST_BYTES];
         for (r, src) in x.src.iter().enumerate() {
             let words = self.load(*src)?;
             for_each_element(plan, r, |lane, shift, place| {
                 let element = (words[lane] >> shift).to_le_bytes();
-                bytes[place * size..][..size].copy_from_slice(&element[..size]);
+                bytes[place * SIZE..][..SIZE].copy_from_slice(&element[..SIZE]);
             });
         }
-        match size {
-            1 => lines.write::<1>(&bytes),
-            2 => lines.write::<2>(&bytes),
-            4 => lines.write::<4>(&bytes),
-            _ => lines.write::<8>(&bytes),
-        }
+        lines.write::<SIZE>(&bytes);
         Some(())
     }
 
@@ -309,15 +325,4 @@ fn for_each_element(fragment: &Fragment, r: usize, mut each: impl FnMut(usize, u
             each(lane & 31, i * width, usize::from(*place));
         }
     }
-}
-
-/// Register `r` of all lanes, from a matrix in rows.
-fn register_words(fragment: &Fragment, bytes: &[u8; MOST_BYTES], r: usize) -> WarpRegister {
-    let size = fragment.ty.bits() as usize / 8;
-    let mut words = [0; 32];
-    for_each_element(fragment, r, |lane, shift, place| {
-        let element = env::load(bytes[place * size..][..size].as_ptr() as u64, size as u32);
-        words[lane] |= element << shift;
-    });
-    words
 }

@@ -215,6 +215,7 @@ pub(super) fn update(
     f: impl Fn(u64) -> u64,
 ) -> Result<u64, Fault> {
     let host = env.mbarrier_host(space, addr, true)?;
+    env.progress();
     Ok(rmw(host, 8, f))
 }
 

@@ -345,6 +345,7 @@ fn select(format: Format, modes: MinMax, a: u64, b: u64, smaller: bool) -> u64 {
     }
 }
 
+#[inline(always)]
 fn quiet32(value: f32) -> u64 {
     if value.is_nan() {
         F32.nan()

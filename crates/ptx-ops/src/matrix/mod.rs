@@ -238,15 +238,9 @@ impl MmaPlan {
         for (row, sums) in sums.chunks_exact_mut(n).enumerate() {
             let left = &a[row * k..][..k];
             let right = &b[row / m * k * n..][..k * n];
-            // Of the usual width, so that the sums of a row stay in registers.
-            if let Ok(sums) = <&mut [T; 8]>::try_from(&mut *sums) {
-                let mut row = *sums;
-                for (&x, right) in left.iter().zip(right.as_chunks::<8>().0) {
-                    for (sum, &y) in row.iter_mut().zip(right) {
-                        *sum = step(*sum, x, y);
-                    }
-                }
-                *sums = row;
+            // Of the usual widths, so that the sums of a row stay in registers.
+            if row_of::<T, 8>(sums, left, right, &step) || row_of::<T, 16>(sums, left, right, &step)
+            {
                 continue;
             }
             for (&x, right) in left.iter().zip(right.chunks_exact(n)) {
@@ -302,6 +296,27 @@ impl MmaPlan {
             }
         })
     }
+}
+
+/// A row of D, if it has so many columns.
+#[inline(always)]
+fn row_of<T: Copy, const N: usize>(
+    sums: &mut [T],
+    left: &[T],
+    right: &[T],
+    step: &impl Fn(T, T, T) -> T,
+) -> bool {
+    let Ok(sums) = <&mut [T; N]>::try_from(sums) else {
+        return false;
+    };
+    let mut row = *sums;
+    for (&x, right) in left.iter().zip(right.as_chunks::<N>().0) {
+        for (sum, &y) in row.iter_mut().zip(right) {
+            *sum = step(*sum, x, y);
+        }
+    }
+    *sums = row;
+    true
 }
 
 /// The elements of a matrix by flat index, decoded.
@@ -360,6 +375,7 @@ fn half(bits: u64) -> f64 {
     f64::from_bits(magnitude.to_bits() | largest | (bits & 0x8000) << 48)
 }
 
+#[inline(always)]
 const fn element_mask(width: u32) -> u64 {
     if width == 64 {
         u64::MAX
