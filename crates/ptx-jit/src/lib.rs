@@ -269,19 +269,6 @@ impl JitModule {
         None
     }
 
-    /// Bytes of native code made so far.
-    pub fn code_bytes(&self) -> usize {
-        let kernels = self
-            .kernels
-            .iter()
-            .filter_map(|k| k.get())
-            .filter_map(|k| k.as_ref().ok());
-        kernels
-            .flat_map(Kernel::compiled)
-            .map(code::Code::bytes)
-            .sum()
-    }
-
     /// What compiled code depends on besides the PTX: version, target, features and options. Each kernel adds its
     /// own name, lanes and width.
     pub fn cache_key(&self) -> String {

@@ -8,7 +8,7 @@ use cranelift_codegen::ir::{
     Block, InstBuilder, JumpTableData, Type, Value, condcodes::IntCC, types,
 };
 use mica_kernel::{BlockContext, Fault};
-use mica_ptx::ast::{CallArg, Callee, FuncId, Op, Param, ParamPlace, RegId};
+use mica_ptx::ast::{CallArg, Callee, FuncId, Op, Param, ParamPlace};
 use std::mem::offset_of;
 
 use super::inside::KnownMemory;
@@ -547,11 +547,6 @@ impl Emit<'_, '_> {
             }
         }
         Ok(())
-    }
-
-    #[allow(dead_code, reason = "used by passes that name registers")]
-    pub(crate) fn reg_class(&self, r: RegId) -> Class {
-        self.class_of(r)
     }
 }
 

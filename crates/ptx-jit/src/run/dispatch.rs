@@ -268,6 +268,7 @@ impl Dispatch<'_> {
     }
 
     /// Where no thread is ready: lets threads go on that barriers hold up, else gives the status that ends the run.
+    #[inline]
     fn release_or_end(&self) -> Option<u64> {
         if self.barriers() {
             return None;

@@ -63,6 +63,7 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), End> {
 }
 
 /// What an instruction about the shared memory of a cluster's blocks finds: an address, or the rank of a block.
+#[inline]
 fn cluster_address(env: &Env<'_>, op: &Op) -> u64 {
     let c = env.context();
     match op {

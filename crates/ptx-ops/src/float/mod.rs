@@ -369,15 +369,6 @@ pub fn packed2(a: u32, b: u32, op: impl Fn(u64, u64) -> u64) -> u32 {
     high << 16 | low
 }
 
-/// Applies a ternary 16-bit operation to both halves of packed `x2` operands.
-pub fn packed3(a: u32, b: u32, c: u32, op: impl Fn(u64, u64, u64) -> u64) -> u32 {
-    let part = |shift: u32| {
-        let take = |x: u32| u64::from(x >> shift & 0xffff);
-        op(take(a), take(b), take(c)) as u32 & 0xffff
-    };
-    part(16) << 16 | part(0)
-}
-
 /// A pattern of any format as `f64`, exactly.
 pub fn to_f64(format: Format, bits: u64) -> f64 {
     if format == F64 {

@@ -376,11 +376,6 @@ impl Session {
         Ok(destroyed?)
     }
 
-    /// The context of a graph.
-    pub fn context_of_graph(&self, graph: u64) -> Option<u64> {
-        Some(self.read().graphs.get(graph).ok()?.context)
-    }
-
     /// Launches a graph in a stream.
     pub fn graph_launch(&self, graph: u64, stream: u64) -> Result<()> {
         self.check()?;
