@@ -405,13 +405,17 @@ impl Emit<'_, '_> {
         self.choose(small, v, one)
     }
 
-    /// The first of two vectors where it is smaller, or larger; where they are equal or not ordered, the second.
-    fn nearer(&mut self, a: Value, b: Value, min: bool) -> Value {
+    /// The first of two where it is smaller, or larger; where they are equal or not ordered, the second.
+    pub(crate) fn nearer(&mut self, a: Value, b: Value, min: bool) -> Value {
         let ty = self.ty(a);
         let is = match min {
             true => self.b.ins().fcmp(FloatCC::LessThan, a, b),
             false => self.b.ins().fcmp(FloatCC::LessThan, b, a),
         };
+        if !ty.is_vector() {
+            return self.b.ins().select(is, a, b);
+        }
+        // One instruction in this form.
         let is = self.cast(is, ty);
         self.b.ins().bitselect(is, a, b)
     }

@@ -93,6 +93,7 @@ impl<'a> Env<'a> {
     }
 
     /// A thread at an instruction that the runtime does; its registers are still to be filled in.
+    #[inline]
     pub(crate) fn at(
         kernel: &'a Kernel,
         ctx: *mut BlockContext,
@@ -361,11 +362,25 @@ impl Env<'_> {
     /// The same for another thread at this instruction.
     #[inline]
     pub(super) fn note_access_of(&self, thread: u32) {
+        self.note_thread(thread);
+        self.note_place();
+    }
+
+    /// Leaves word of the thread alone.
+    #[inline(always)]
+    pub(super) fn note_thread(&self, thread: u32) {
         let header = self.context().scratch;
         // SAFETY: the header is inside scratch memory, which is aligned and this block's own.
+        unsafe { *header.add(scratch::ACCESS as usize).cast::<u32>() = thread };
+    }
+
+    /// Leaves word of the instruction alone.
+    #[inline(always)]
+    pub(super) fn note_place(&self) {
+        let header = self.context().scratch;
+        let place = [self.place.instance, self.place.inst];
+        // SAFETY: as above.
         unsafe {
-            *header.add(scratch::ACCESS as usize).cast::<u32>() = thread;
-            let place = [self.place.instance, self.place.inst];
             *header
                 .add(scratch::ACCESS_PLACE as usize)
                 .cast::<[u32; 2]>() = place;
@@ -389,7 +404,15 @@ pub(crate) fn services(c: &BlockContext) -> Option<&dyn Services> {
     unsafe { Some(&*(*c.services).0) }
 }
 
+/// Reads four bytes of checked memory.
+#[inline(always)]
+pub(super) fn load_word(host: u64) -> u32 {
+    // SAFETY: the caller checked the range.
+    unsafe { (host as *const u32).read_unaligned() }
+}
+
 /// Reads up to eight bytes of checked memory.
+#[inline]
 pub(crate) fn load(host: u64, bytes: u32) -> u64 {
     let p = host as *const u8;
     // SAFETY: the caller checked the range.

@@ -23,6 +23,7 @@ mod quiet;
 mod recheck;
 mod row;
 mod scalar_ops;
+mod texture_floats;
 mod texture_ops;
 mod texture_row;
 mod whole_warp;
