@@ -37,12 +37,31 @@ int main(void) {
     check(mica_tensor_read(c, result, sizeof result));
     printf("%d %d\n", (int)result[0], (int)result[1]);
 
+    /* In 32-bit floats, with what can follow a product. */
+    const float added[2] = {100, -50};
+    const size_t added_shape[] = {2, 1};
+    mica_tensor *residual = NULL, *d = NULL;
+    check(mica_tensor_create(vgpu, MICA_F32, added_shape, 2, added, sizeof added, &residual));
+    mica_gemm_options then = {0};
+    then.struct_size = sizeof then;
+    then.alpha = 0.5f;
+    then.activation = MICA_RELU;
+    then.scale = 3;
+    then.c = residual;
+    then.beta = -0.125f;
+    then.residual = residual;
+    then.f32_result = 1;
+    check(mica_gemm_with(a, b, &then, &d));
+    float values[2];
+    check(mica_tensor_read(d, values, sizeof values));
+    printf("%g %g\n", values[0], values[1]);
+
     mica_tensor *wrong = NULL;
     mica_status refused = mica_tensor_create(vgpu, MICA_I4, left_shape, 2, left, 6, &wrong);
     printf("%s: %s\n", mica_status_name(refused), mica_last_error());
 
-    mica_tensor *tensors[] = {a, b, c};
-    for (int i = 0; i < 3; i++)
+    mica_tensor *tensors[] = {a, b, c, residual, d};
+    for (int i = 0; i < 5; i++)
         check(mica_tensor_free(tensors[i]));
     check(mica_vgpu_free(vgpu));
     return 0;

@@ -46,6 +46,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         report.add(gradients::check(&ops)?);
         report.add(check::convolutions(&ops)?);
     }
+    if choice::KNOWN.contains(&only) {
+        report.add(choice::known(&ops)?);
+    }
     if !info.is_software() && choice::NAME.contains(&only) {
         report.add(choice::measure(&ops)?);
     }
