@@ -58,6 +58,8 @@ typedef enum mica_dtype {
   MICA_I8 = 3,
   // 32-bit integers.
   MICA_I32 = 4,
+  // 4-bit integers with a sign, two in a byte, the first in its lower half. Products and casts take them.
+  MICA_I4 = 5,
 } mica_dtype;
 
 // A function of each element.
@@ -328,7 +330,7 @@ enum mica_status mica_stream_synchronize(struct mica_stream *stream);
 enum mica_status mica_stream_free(struct mica_stream *stream);
 
 // Makes a dense tensor, the last axis contiguous, from values in host memory. `dtype` is one of MICA_F32, MICA_F16,
-// MICA_BF16, MICA_I8, MICA_I32; `bytes` is the size of all values together.
+// MICA_BF16, MICA_I8, MICA_I32, MICA_I4; `bytes` is the size of all values together.
 //
 // # Safety
 // `shape` is null or leads to `axes` numbers, `data` to so many bytes, `tensor` to room for a handle.

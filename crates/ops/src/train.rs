@@ -185,7 +185,7 @@ impl Ops {
         if parameter.value.dtype() != DType::F32 {
             outputs.push((&p, &parameter.value));
         }
-        self.map_into(&outputs, &inputs, &scalars)
+        self.map_into_as("adamw", &outputs, &inputs, &scalars)
     }
 }
 

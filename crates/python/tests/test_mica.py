@@ -40,6 +40,19 @@ def raises(kind, words, work, *args, **more):
     raise AssertionError(f"no {kind.__name__}")
 
 
+def test_int4_values_share_bytes_and_their_products_are_exact():
+    gpu = vgpu()
+    values = [numpy.random.default_rng(seed).integers(-8, 8, shape, "int8") for seed, shape in ((1, (5, 7)), (2, (7, 3)))]
+    a, b = (gpu.array(value, "int4") for value in values)
+    assert a.dtype == "int4" and len(a.tobytes()) == 18
+    assert (a.numpy() == values[0]).all() and b.tolist() == values[1].tolist()
+    product = gpu.matmul(a, b)
+    assert product.dtype == "int32" and (product.numpy() == values[0].astype("int32") @ values[1]).all()
+    assert (gpu.from_bytes(a.tobytes(), [5, 7], "int4").T.numpy() == values[0].T).all()
+    raises(BufferError, "share a byte", a.__dlpack__)
+    raises(ValueError, "i4 does not go with i8", gpu.matmul, a, b.astype("int8"))
+
+
 def test_arrays_come_and_go():
     gpu = vgpu()
     for dtype in ("float32", "float16", "int8", "int32"):

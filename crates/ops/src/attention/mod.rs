@@ -97,6 +97,36 @@ pub(crate) struct Sizes {
     pub(crate) dtype: DType,
 }
 
+impl Sizes {
+    /// Multiplications and additions of so many products of queries and keys. How many keys there are in pages only the device
+    /// knows: these are not counted.
+    fn flops(&self, spec: &Attention, products: u64) -> u64 {
+        let window = if self.window > 0 {
+            self.window as usize
+        } else {
+            usize::MAX
+        };
+        let pairs = |queries: usize, keys: usize| -> u64 {
+            if !self.is_causal {
+                return queries as u64 * keys as u64;
+            }
+            let seen = |query: usize| (query + 1 + keys).saturating_sub(queries).min(window);
+            (0..queries).map(|query| seen(query) as u64).sum()
+        };
+        let all = match (&spec.pages, &spec.starts) {
+            (Some(_), _) => 0,
+            (None, None) => self.batch as u64 * pairs(self.queries, self.keys),
+            (None, Some(starts)) => {
+                let sequences = starts.queries.windows(2).zip(starts.keys.windows(2));
+                sequences
+                    .map(|(q, k)| pairs(q[1] - q[0], k[1] - k[0]))
+                    .sum()
+            }
+        };
+        all * self.heads as u64 * 2 * products * self.size as u64
+    }
+}
+
 fn mismatch(
     left: (&'static str, &Tensor),
     right: (&'static str, &Tensor),
@@ -271,7 +301,13 @@ impl Ops {
         spec: &Attention,
     ) -> Result<Attended> {
         let sizes = check(q, k, v, spec)?;
+        let timed = match spec.pages {
+            None => self.begin("attention", &[q, k, v]),
+            Some(pages) => self.begin("attention", &[q, pages.table, pages.lengths]),
+        };
+        timed.computes(|| sizes.flops(spec, 2));
         let attended = self.result_of(self, &sizes, spec)?;
+        timed.moves(&[&attended.output]);
         if attended.output.is_empty() {
             return Ok(attended);
         }

@@ -56,6 +56,8 @@ pub(crate) enum Variant {
     Tile,
     /// Blocks of so many rows and columns with tensor cores.
     Mma(u32, u32),
+    /// Blocks of so many rows and columns with instructions of tensor cores for 4-bit integers.
+    Mma4(u32, u32),
     /// Two blocks of 128 rows and so many columns with the tensor cores and the copy unit of Hopper.
     Wgmma(u32),
     /// Two blocks of 64 or 128 rows and 128 columns each with the same, and the sums along k divided into so many parts.
@@ -65,7 +67,15 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    /// Every kernel there is.
+    /// Kernels for 4-bit integers alone.
+    pub(crate) const INT4: [Self; 4] = [
+        Self::Mma4(128, 256),
+        Self::Mma4(128, 128),
+        Self::Mma4(64, 64),
+        Self::Mma4(16, 128),
+    ];
+
+    /// Every kernel for other types.
     pub(crate) const ALL: [Self; 18] = [
         Self::Panels,
         Self::Rows(8),
@@ -90,7 +100,7 @@ impl Variant {
     /// The file that has the kernel for factors of a type.
     pub(crate) fn file(self, dtype: DType) -> String {
         match self {
-            Self::Mma(..) => format!("gemm_mma.{dtype}"),
+            Self::Mma(..) | Self::Mma4(..) => format!("gemm_mma.{dtype}"),
             Self::Wgmma(_) | Self::Thin(..) => format!("gemm_wgmma.{dtype}"),
             Self::Panels => panels::FILE.into(),
             _ => format!("gemm.{dtype}"),
@@ -101,6 +111,7 @@ impl Variant {
     pub(crate) fn label(self) -> String {
         match self {
             Self::Mma(rows, cols) => format!("mma_{rows}x{cols}"),
+            Self::Mma4(rows, cols) => format!("mma4_{rows}x{cols}"),
             Self::Wgmma(cols) => format!("wgmma_{cols}"),
             Self::Thin(rows, parts) => format!("wgmma_thin{rows}_in_{parts}"),
             Self::Library(number) => format!("cublaslt_{number}"),
@@ -115,7 +126,9 @@ impl Variant {
             (Self::Rows(rows), _) => format!("gemm_rows{rows}"),
             (Self::Tile, _) => "gemm_tile128".into(),
             (Self::Mma(rows, cols), true) => format!("mma_{rows}x{cols}_kn"),
-            (Self::Mma(rows, cols), false) => format!("mma_{rows}x{cols}_nk"),
+            (Self::Mma(rows, cols), false) | (Self::Mma4(rows, cols), _) => {
+                format!("mma_{rows}x{cols}_nk")
+            }
             (Self::Wgmma(cols), true) => format!("wgmma_{cols}_kn"),
             (Self::Wgmma(cols), false) => format!("wgmma_{cols}_nk"),
             (Self::Thin(rows, _), true) => format!("wgmma_thin{rows}_kn"),
@@ -138,7 +151,7 @@ impl Variant {
             Self::Panels => (panels::ROWS, panels::COLS),
             Self::Rows(rows) => (rows as usize, 32),
             Self::Tile => (128, 128),
-            Self::Mma(rows, cols) => (rows as usize, cols as usize),
+            Self::Mma(rows, cols) | Self::Mma4(rows, cols) => (rows as usize, cols as usize),
             Self::Wgmma(cols) => (256, cols as usize),
             Self::Thin(rows, _) => (rows as usize, 256),
             Self::Library(_) => (1, 1),
@@ -169,7 +182,7 @@ impl Variant {
             Self::Panels | Self::Tile | Self::Wgmma(_) | Self::Thin(..) | Self::Library(_) => {
                 Grid::of([m * n, 1, batches], [256, 1, 1])
             }
-            Self::Mma(rows, cols) => {
+            Self::Mma(rows, cols) | Self::Mma4(rows, cols) => {
                 let (threads, stages) = match rows {
                     128 => (256, 3),
                     _ => (128, 4),
@@ -186,6 +199,8 @@ impl Variant {
 struct Prepared {
     a: Matrix,
     b: Matrix,
+    /// Elements of each sum; bytes of two where these are what the kernel reads.
+    k: usize,
     /// Whether `b` is `[k][n]`.
     is_turned: bool,
     _packed: [Option<Tensor>; 2],
@@ -194,8 +209,8 @@ struct Prepared {
 impl Prepared {
     /// The factors of a part of the product, which begins at a matrix of the stack and a column, and has so many rows and
     /// columns.
-    fn part(&self, first: usize, col: usize, [m, n, k]: [usize; 3]) -> Factors {
-        let (a, b) = (&self.a, &self.b);
+    fn part(&self, first: usize, col: usize, [m, n]: [usize; 2]) -> Factors {
+        let (a, b, k) = (&self.a, &self.b, self.k);
         // Panels of `Rows` are `[n / 32][k][32]`; `col` is 0 for the others.
         let b_column = (col * k * b.dtype.size_bytes()) as u64;
         Factors {
@@ -219,7 +234,7 @@ fn strides(tensor: &Tensor) -> [i64; 3] {
 }
 
 impl Epilogue {
-    pub(super) fn new(spec: &Gemm, d: &Tensor) -> Self {
+    pub(crate) fn new(spec: &Gemm, d: &Tensor) -> Self {
         let mut epilogue = Self {
             d: d.address(),
             d_strides: strides(d),
@@ -343,6 +358,7 @@ impl Ops {
         Ok(Prepared {
             a,
             b,
+            k,
             is_turned: true,
             _packed: [Some(a_memory), Some(b_memory)],
         })
@@ -353,12 +369,25 @@ impl Ops {
         if let Variant::Rows(rows) = variant {
             return self.prepare_panels(product, rows as usize);
         }
+        let k = product.a.cols;
+        if let Variant::Mma4(..) = variant {
+            let (a_memory, a) = self.pairs_of_factor(&product.a, batches)?;
+            let (b_memory, b) = self.pairs_of_factor(&product.b.turned(), batches)?;
+            return Ok(Prepared {
+                a,
+                b,
+                k: k.div_ceil(2),
+                is_turned: false,
+                _packed: [a_memory, b_memory],
+            });
+        }
         if !variant.has_tensor_cores() {
             let (a_memory, a) = self.wide_factor(&product.a, batches)?;
             let (b_memory, b) = self.wide_factor(&product.b, batches)?;
             return Ok(Prepared {
                 a,
                 b,
+                k,
                 is_turned: true,
                 _packed: [a_memory, b_memory],
             });
@@ -373,6 +402,7 @@ impl Ops {
         Ok(Prepared {
             a,
             b,
+            k,
             is_turned,
             _packed: [a_memory, b_memory],
         })
@@ -386,6 +416,18 @@ impl Ops {
         d: &Tensor,
         variant: Variant,
     ) -> Result<()> {
+        if product.a.dtype == DType::I4 && !matches!(variant, Variant::Mma4(..)) {
+            let (a_memory, a) = self.unpack_factor(&product.a, product.batches)?;
+            let (b_memory, b) = self.unpack_factor(&product.b, product.batches)?;
+            let bytes = Product {
+                a,
+                b,
+                ..product.clone()
+            };
+            let launched = self.launch_product(&bytes, spec, d, variant);
+            drop((a_memory, b_memory));
+            return launched;
+        }
         if let Variant::Library(number) = variant {
             return self.launch_by_library(product, spec, d, number);
         }
@@ -394,7 +436,7 @@ impl Ops {
         }
         let prepared = self.prepare(product, variant)?;
         let is_turned = prepared.is_turned;
-        let (m, n, k) = (product.a.rows, product.b.cols, product.a.cols);
+        let (m, n) = (product.a.rows, product.b.cols);
         let file = variant.file(product.a.dtype);
         let kernel = self.kernels.get(&file, &variant.name(is_turned))?;
         let (epilogue, sums) = match variant {
@@ -407,7 +449,7 @@ impl Ops {
         let parts = firsts.flat_map(|first| (0..n).step_by(cols).map(move |col| (first, col)));
         for (first, col) in parts {
             let (count, n) = ((product.batches - first).min(stacks), (n - col).min(cols));
-            let factors = prepared.part(first, col, [m, n, k]);
+            let factors = prepared.part(first, col, [m, n]);
             let epilogue = epilogue.from(first, size).at_column(col, size);
             if let Some(shape) = hopper::BlockShape::of(variant) {
                 let launch = hopper::Launch {

@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 
 use super::coherence::{cohere, decohere};
 use super::collective::{self, Arrived};
-use super::helpers::{poll, table};
+use super::env::End;
+use super::helpers::{ended, poll, table};
 use super::{NO_STOP, env};
 use crate::kernel::Kernel;
 use crate::plan::SyncSite;
@@ -239,7 +240,7 @@ impl Dispatch<'_> {
                     }
                     continue;
                 }
-                Err(f) => return self.fail(f),
+                Err(end) => return ended(self.ctx, end),
             }
             if ran {
                 // Only parked threads are still ready: others, perhaps of other blocks, must run.
@@ -283,7 +284,7 @@ impl Dispatch<'_> {
     }
 
     /// Carries out the collectives of warps whose members have all come. Whether there was any.
-    fn resolve_collectives(&self) -> Result<bool, Fault> {
+    fn resolve_collectives(&self) -> Result<bool, End> {
         let mut moved = false;
         for warp in 0..self.threads.div_ceil(32) {
             moved |= collective::resolve(self, warp)?;
@@ -311,6 +312,7 @@ impl Dispatch<'_> {
     pub(super) fn deadlock(&self) -> Fault {
         let mut f = Fault {
             kind: FaultKind::LaunchFailed as u32,
+            address: Fault::NEVER_COME,
             ..Fault::default()
         };
         if let Some((t, c)) = self

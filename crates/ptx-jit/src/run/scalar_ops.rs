@@ -6,8 +6,8 @@ use mica_ptx_ops::eval::{self, Operands};
 use mica_ptx_ops::multiply::{MULTIPLY, MULTIPLY_ADD};
 use mica_ptx_ops::provided::MOST_ARGUMENTS;
 
-use super::env::Env;
-use super::{memory_ops, multiply, texture_ops};
+use super::env::{End, Env};
+use super::{bulk_copies, memory_ops, multiply, texture_ops};
 use crate::scratch;
 
 pub(crate) type Out<'a> = dyn FnMut(RegId, u128) + 'a;
@@ -19,7 +19,7 @@ impl Operands for Env<'_> {
 }
 
 /// Does the instruction that `env` is at.
-pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
+pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), End> {
     let op = &env.kernel.plan.unit.inst(&env.kernel.module, env.place).op;
     if let Some(results) = eval::evaluate(op, env) {
         for (dst, bits) in results.writes() {
@@ -42,7 +42,7 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
         // PTX allows a sleep of no time, and others of the block may have work.
         Op::Nanosleep { duration } => env.sleep(env.word(*duration)),
         // Nobody is there to go on from a breakpoint.
-        Op::Brkpt => return Err(env.fault(FaultKind::LaunchFailed)),
+        Op::Brkpt => return Err(env.fault(FaultKind::LaunchFailed).into()),
         Op::Call {
             callee: Callee::Direct(f),
             rets,
@@ -52,9 +52,12 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
             return builtin(env, *f, rets, args, out);
         }
         Op::Tex(_) | Op::Tld4(_) | Op::Txq { .. } | Op::Suld(_) | Op::Sust(_) | Op::Sured(_) => {
-            return texture_ops::execute(env, op, out);
+            texture_ops::execute(env, op, out)?;
         }
-        _ => return memory_ops::execute(env, op, out),
+        Op::CpAsyncBulk(_) | Op::CpReduceAsyncBulk(_) | Op::CpAsyncBulkTensor(_) => {
+            return bulk_copies::execute(env, op);
+        }
+        _ => memory_ops::execute(env, op, out)?,
     }
     Ok(())
 }
@@ -109,7 +112,7 @@ fn builtin(
     rets: &[CallArg],
     args: &[CallArg],
     out: &mut Out<'_>,
-) -> Result<(), Fault> {
+) -> Result<(), End> {
     let name = env.kernel.module.func(f).name.as_str();
     let mut widths = [8; MOST_ARGUMENTS];
     if name == "__assertfail" {
@@ -141,9 +144,9 @@ fn builtin(
             if let Some(s) = s {
                 s.assert_fail(words[0], words[1], words[2] as u32, words[3]);
             }
-            return Err(env.fault(FaultKind::Assert));
+            return Err(env.fault(FaultKind::Assert).into());
         }
-        _ => return Err(env.fault(FaultKind::InvalidPc)),
+        _ => return Err(env.fault(FaultKind::InvalidPc).into()),
     };
     match rets.first() {
         Some(CallArg::Var(v)) => {
