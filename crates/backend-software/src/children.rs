@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mica_cuda_abi::{CuResult, Limit};
-use mica_kernel::{Dim3, Interrupt, KernelLaunch, LaunchFacts, PrepareError, Services, stop};
+use mica_kernel::{
+    Dim3, Interrupt, KernelInfo, KernelLaunch, LaunchFacts, PrepareError, Services, stop,
+};
 use mica_ptx::names::readable;
 
 use crate::OutputKind;
@@ -102,16 +104,12 @@ impl BlockServices {
         Ok(family)
     }
 
-    fn try_child(&self, buffer: u64, stream: u64) -> Result<(), Refusal> {
-        let (core, parent) = (&self.core, &self.grid);
-        let (launch, params) = self.read_buffer(buffer)?;
-        let kernel = launch.kernel as usize;
-        let executable = &parent.module.executable;
-        let info = &executable.kernels()[kernel];
+    /// The shared memory of a launch's blocks and its clusters, if a kernel can be launched so.
+    fn extent(&self, launch: &KernelLaunch, info: &KernelInfo) -> Result<(u64, Dim3), Refusal> {
+        let (core, grid) = (&self.core, launch.grid);
         let shared_len = u64::from(info.static_shared) + u64::from(launch.dynamic_shared);
-        let (grid, block) = (launch.grid, launch.block);
-        let fits = shared_len <= core.shared_limit && check_shape(grid, block, info).is_ok();
-        if !fits {
+        let fits = shared_len <= core.shared_limit;
+        if !fits || check_shape(grid, launch.block, info).is_err() {
             return Err(refusal(CuResult::InvalidValue));
         }
         let cluster = core.cluster_of(info, None, grid);
@@ -119,6 +117,17 @@ impl BlockServices {
             CuResult::NotSupported => refusal(why.code),
             _ => refusal(CuResult::InvalidValue),
         })?;
+        Ok((shared_len, cluster))
+    }
+
+    fn try_child(&self, buffer: u64, stream: u64) -> Result<(), Refusal> {
+        let (core, parent) = (&self.core, &self.grid);
+        let (launch, params) = self.read_buffer(buffer)?;
+        let kernel = launch.kernel as usize;
+        let executable = &parent.module.executable;
+        let info = &executable.kernels()[kernel];
+        let (grid, block) = (launch.grid, launch.block);
+        let (shared_len, cluster) = self.extent(&launch, info)?;
         let params = Params::new(&params, info.params_len as usize);
         let held = (size_of::<Grid>() + params.len()) as u64;
         let charge = core.memory.charge_host(held, "a launch by a kernel");

@@ -270,7 +270,7 @@ fn missing(error: &clap::Error) -> Option<String> {
         return None;
     };
     let is_missing = |word: &str| missing.iter().any(|missing| missing.starts_with(word));
-    let command = std::env::args().nth(1)?;
+    let command = std::env::args_os().nth(1)?.into_string().ok()?;
     let takes_existing = !["create", "region", "remote", "cdi", "vm"].contains(&command.as_str());
     if is_missing("<NAME") && takes_existing {
         return Some("`mica ls` lists virtual GPUs by name".to_owned());

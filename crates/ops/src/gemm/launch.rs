@@ -417,16 +417,7 @@ impl Ops {
         variant: Variant,
     ) -> Result<()> {
         if product.a.dtype == DType::I4 && !matches!(variant, Variant::Mma4(..)) {
-            let (a_memory, a) = self.unpack_factor(&product.a, product.batches)?;
-            let (b_memory, b) = self.unpack_factor(&product.b, product.batches)?;
-            let bytes = Product {
-                a,
-                b,
-                ..product.clone()
-            };
-            let launched = self.launch_product(&bytes, spec, d, variant);
-            drop((a_memory, b_memory));
-            return launched;
+            return self.launch_unpacked(product, spec, d, variant);
         }
         if let Variant::Library(number) = variant {
             return self.launch_by_library(product, spec, d, number);
@@ -474,6 +465,26 @@ impl Ops {
             Some(sums) => self.finish_sums(&file, &sums, Epilogue::new(spec, d), d),
             None => Ok(()),
         }
+    }
+
+    /// Queues a product of 4-bit integers with a kernel for bytes.
+    fn launch_unpacked(
+        &self,
+        product: &Product,
+        spec: &Gemm,
+        d: &Tensor,
+        variant: Variant,
+    ) -> Result<()> {
+        let (a_memory, a) = self.unpack_factor(&product.a, product.batches)?;
+        let (b_memory, b) = self.unpack_factor(&product.b, product.batches)?;
+        let bytes = Product {
+            a,
+            b,
+            ..product.clone()
+        };
+        let launched = self.launch_product(&bytes, spec, d, variant);
+        drop((a_memory, b_memory));
+        launched
     }
 
     /// Where a kernel stores that can only store sums: the result if that is all there is to do, else a tensor of sums for
