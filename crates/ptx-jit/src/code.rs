@@ -291,6 +291,10 @@ mod tests {
                 (kernel, lanes) == ("nbody", 8),
                 "{kernel}, {lanes}"
             );
+            // The two rows beside a thread's, and its own, of which two loads lie in one line.
+            let prefetches = code.pages.bytes().windows(2);
+            let prefetches = prefetches.filter(|b| *b == [0x0f, 0x18]).count();
+            assert!(prefetches >= 3 || kernel != "stencil", "{prefetches}");
         }
     }
 
