@@ -29,8 +29,8 @@ use crate::{Error, Result};
 /// assert_eq!(vgpu.memory()?.limit_bytes, 64 << 20);
 /// let smaller = Resize { memory_limit_bytes: Some(32 << 20), ..Resize::default() };
 /// daemon.resize("trial", &smaller)?;
-/// drop(vgpu);
-/// daemon.remove("trial", false)?;
+/// daemon.suspend("trial")?;
+/// daemon.resume("trial")?;
 /// # Ok(())
 /// # }
 /// ```
@@ -134,7 +134,8 @@ impl Daemon {
         Ok(self.client.cancel(name)?.kernels)
     }
 
-    /// Removes it; with `force`, ends what runs in it.
+    /// Removes it; with `force`, ends the programs that run in it. A program that has joined counts until it ends: it cannot
+    /// remove its own without `force`, which ends the program too.
     ///
     /// # Errors
     /// If a program runs in it and `force` is not set.
