@@ -337,3 +337,19 @@ KERNEL right_histogram(int *a, int *b, int *freed, int n) {
     __syncthreads();
     if (threadIdx.x < 4) atomicAdd(a + threadIdx.x, bins[threadIdx.x]);
 }
+
+// expect: racecheck/missing-syncwarp
+KERNEL volatile_lanes_of_global_memory(int *a, int *b, int *freed, int n) {
+    volatile int *sums = a;
+    if (threadIdx.x < 16) {
+        sums[threadIdx.x] += sums[threadIdx.x + 8]; // <-
+        sums[threadIdx.x] += sums[threadIdx.x + 4]; // <-
+    }
+}
+
+// expect: none
+KERNEL right_turns_in_global_memory(int *a, int *b, int *freed, int n) {
+    volatile int *turn = a;
+    while (*turn != threadIdx.x) {}
+    *turn = threadIdx.x + 1;
+}

@@ -256,7 +256,11 @@ fn ptx_of(
     let Some(entry) = parsed.select_ptx_or_newer(10 * major + minor) else {
         return Err(GpuError::new(
             CuResult::NoBinaryForGpu,
-            format!("the image has no PTX: {}", parsed.describe()),
+            // What helps first: where room is short, the end of a long list is missed least.
+            format!(
+                "the software GPU needs PTX (nvcc -arch=compute_80; NVRTC: compute_80 and nvrtcGetPTX) and this is {}",
+                parsed.describe()
+            ),
         ));
     };
     // A vector that grows takes twice what is in it.

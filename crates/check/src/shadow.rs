@@ -219,7 +219,7 @@ impl State {
         clocks: &Clocks,
     ) -> Option<Option<Hit>> {
         self.with_page(launch, address, |page| {
-            page.one(word_of(address), seen, clocks, false)
+            page.one(word_of(address), seen, clocks)
         })
     }
 
@@ -233,7 +233,7 @@ impl State {
         hit: &mut impl FnMut(usize, Hit),
     ) -> Option<()> {
         self.with_page(launch, address, |page| {
-            page.some(word_of(address), access, (clocks, false), hit)
+            page.some(word_of(address), access, clocks, hit)
         })
     }
 

@@ -37,10 +37,13 @@ pub mod order {
     pub const ACQUIRE: u32 = 2;
     /// Earlier accesses of the thread come before this one.
     pub const RELEASE: u32 = 4;
-    /// Of the two strong kinds, `.volatile`.
+    /// Strong because `.volatile`, where the lanes of a warp meet: code that takes a warp to run in step.
     pub const VOLATILE: u32 = 8;
     /// An operation on an `mbarrier` object, whose arrival releases and whose completed wait acquires.
     pub const MBARRIER: u32 = 16;
+    /// A `.volatile` store to memory that other warps see, outside of loops: two lanes may have taken turns, each after a
+    /// loop that waited for the other.
+    pub const IN_TURN: u32 = 32;
 }
 
 /// A place in the program.

@@ -18,7 +18,9 @@ pub(super) struct Mark {
 pub(super) const BYTES: u32 = 15 << 24;
 
 mod flag {
+    /// Strong, and no store in turn.
     pub(super) const STRONG: u32 = 1 << 28;
+    /// Strong and volatile, where the lanes of a warp meet.
     pub(super) const VOLATILE: u32 = 1 << 29;
     pub(super) const ATOMIC: u32 = 1 << 30;
     pub(super) const VALID: u32 = 1 << 31;
@@ -31,6 +33,10 @@ impl Mark {
 
     fn thread(self) -> u32 {
         self.who & 1023
+    }
+
+    fn is_strong(self) -> bool {
+        self.what & (flag::STRONG | flag::VOLATILE) != 0
     }
 
     fn same_thread(self, other: Mark) -> bool {
@@ -59,7 +65,7 @@ impl Seen {
     /// Line, bytes and flags, as they are remembered.
     pub(super) fn what(&self) -> u32 {
         let mut what = self.ptx_line & 0xff_ffff | (self.bytes & 15) << 24 | flag::VALID;
-        if self.order & order::STRONG != 0 {
+        if self.order & (order::STRONG | order::IN_TURN) == order::STRONG {
             what |= flag::STRONG;
         }
         if self.order & order::VOLATILE != 0 {
@@ -106,19 +112,19 @@ pub(super) struct Cell {
 
 impl Cell {
     /// Looks for an earlier access that nothing orders before this one, then remembers this one.
-    pub(super) fn access(&mut self, seen: &Seen, clocks: &Clocks, shared: bool) -> Option<Hit> {
+    pub(super) fn access(&mut self, seen: &Seen, clocks: &Clocks) -> Option<Hit> {
         let mark = seen.mark();
         if self.is_one_more(mark, clocks) {
             self.writes[0] = mark;
             return None;
         }
-        self.look(seen, mark, clocks, shared)
+        self.look(seen, mark, clocks)
     }
 
-    fn look(&mut self, seen: &Seen, mark: Mark, clocks: &Clocks, shared: bool) -> Option<Hit> {
+    fn look(&mut self, seen: &Seen, mark: Mark, clocks: &Clocks) -> Option<Hit> {
         let mut hit = None;
         let mut look = |earlier: Mark, kind: AccessKind| {
-            if hit.is_some() || !races(earlier, mark, clocks, shared) {
+            if hit.is_some() || !races(earlier, mark, clocks) {
                 return;
             }
             hit = Some(Hit {
@@ -176,14 +182,15 @@ fn keep(marks: &mut [Mark; 2], mark: Mark, clocks: &Clocks, thread: u32) {
     marks[0] = mark;
 }
 
-fn races(earlier: Mark, mark: Mark, clocks: &Clocks, shared: bool) -> bool {
+fn races(earlier: Mark, mark: Mark, clocks: &Clocks) -> bool {
     if !earlier.is_valid() || earlier.same_thread(mark) || earlier.what & mark.what & BYTES == 0 {
         return false;
     }
-    if earlier.what & mark.what & flag::STRONG != 0 {
-        // Volatile accesses do not race, but give lanes of a warp no order: only `__syncwarp` does.
-        let in_step = shared
-            && earlier.what & mark.what & flag::VOLATILE != 0
+    if earlier.is_strong() && mark.is_strong() {
+        // Volatile accesses do not race, but give lanes of a warp no order: only `__syncwarp` does. Of two stores in turn
+        // nobody knows whether a loop gave them one.
+        let in_step = earlier.what & mark.what & flag::VOLATILE != 0
+            && (earlier.what | mark.what) & flag::STRONG != 0
             && earlier.block == mark.block
             && earlier.thread() / 32 == mark.thread() / 32;
         if !in_step {
@@ -216,15 +223,15 @@ mod tests {
         let mut cell = Cell::default();
         for t in 0..64 {
             let read = seen(&clocks, t, AccessKind::Read, 0);
-            assert_eq!(cell.access(&read, &clocks, true), None);
+            assert_eq!(cell.access(&read, &clocks), None);
         }
         // The last reader writes: the others race with it.
         let write = seen(&clocks, 63, AccessKind::Write, 0);
-        let hit = cell.access(&write, &clocks, true).unwrap();
+        let hit = cell.access(&write, &clocks).unwrap();
         assert_eq!((hit.kind, hit.thread != 63), (AccessKind::Read, true));
         clocks.barrier(0, &ThreadSet::first(64));
         let write = seen(&clocks, 0, AccessKind::Write, 0);
-        assert_eq!(cell.access(&write, &clocks, true), None);
+        assert_eq!(cell.access(&write, &clocks), None);
     }
 
     #[test]
@@ -233,10 +240,10 @@ mod tests {
         let mut cell = Cell::default();
         for t in 0..3 {
             let add = seen(&clocks, t, AccessKind::Atomic, order::STRONG);
-            assert_eq!(cell.access(&add, &clocks, false), None);
+            assert_eq!(cell.access(&add, &clocks), None);
         }
         let read = seen(&clocks, 2, AccessKind::Read, 0);
-        let hit = cell.access(&read, &clocks, false).unwrap();
+        let hit = cell.access(&read, &clocks).unwrap();
         assert_eq!(hit.kind, AccessKind::Atomic);
     }
 
@@ -261,9 +268,8 @@ mod tests {
             seen.ptx_line = 7 + u32::from(noise.below(20) == 0);
             let mark = seen.mark();
             alike += u32::from(usual.is_one_more(mark, &clocks));
-            let shared = noise.below(2) == 0;
-            let hit = usual.access(&seen, &clocks, shared);
-            assert_eq!(hit, slow.look(&seen, mark, &clocks, shared));
+            let hit = usual.access(&seen, &clocks);
+            assert_eq!(hit, slow.look(&seen, mark, &clocks));
             assert_eq!((usual.reads, usual.writes), (slow.reads, slow.writes));
             match noise.below(100) {
                 0 => clocks.barrier(0, &ThreadSet::first(64)),
@@ -282,23 +288,48 @@ mod tests {
         for t in 0..4 {
             let mut write = seen(&clocks, t, AccessKind::Write, 0);
             write.bytes = 1 << t;
-            assert_eq!(cell.access(&write, &clocks, true), None);
+            assert_eq!(cell.access(&write, &clocks), None);
         }
         let mut write = seen(&clocks, 9, AccessKind::Write, 0);
         write.bytes = 0b1000;
-        assert!(cell.access(&write, &clocks, true).is_some());
+        assert!(cell.access(&write, &clocks).is_some());
     }
 
     #[test]
-    fn volatile_lanes_need_syncwarp_in_shared_memory() {
+    fn volatile_lanes_need_syncwarp() {
         let clocks = Clocks::new(0, 64);
-        let volatile = order::STRONG | order::VOLATILE;
-        for (shared, thread, races) in [(true, 1, true), (false, 1, false), (true, 40, false)] {
+        let in_step = order::STRONG | order::VOLATILE;
+        // Of the same warp, of another one, and in a loop that may wait.
+        for (volatile, thread, races) in [
+            (in_step, 1, true),
+            (in_step, 40, false),
+            (order::STRONG, 1, false),
+        ] {
             let mut cell = Cell::default();
             let write = seen(&clocks, 0, AccessKind::Write, volatile);
-            assert_eq!(cell.access(&write, &clocks, shared), None);
+            assert_eq!(cell.access(&write, &clocks), None);
             let read = seen(&clocks, thread, AccessKind::Read, volatile);
-            assert_eq!(cell.access(&read, &clocks, shared).is_some(), races);
+            assert_eq!(cell.access(&read, &clocks).is_some(), races);
+        }
+    }
+
+    #[test]
+    fn lanes_may_take_turns_with_volatile_stores() {
+        let clocks = Clocks::new(0, 64);
+        let store = order::STRONG | order::VOLATILE | order::IN_TURN;
+        let load = order::STRONG | order::VOLATILE;
+        for (kind, order, races) in [
+            (AccessKind::Write, store, false),
+            (AccessKind::Read, load, true),
+            (AccessKind::Read, order::STRONG, false),
+            (AccessKind::Read, 0, true),
+            (AccessKind::Atomic, order::STRONG, false),
+        ] {
+            let mut cell = Cell::default();
+            let write = seen(&clocks, 0, AccessKind::Write, store);
+            assert_eq!(cell.access(&write, &clocks), None);
+            let other = seen(&clocks, 1, kind, order);
+            assert_eq!(cell.access(&other, &clocks).is_some(), races, "{kind:?}");
         }
     }
 }

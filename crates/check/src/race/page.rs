@@ -109,11 +109,10 @@ impl RowPage {
         word: usize,
         seen: &Seen,
         clocks: &Clocks,
-        shared: bool,
     ) -> Result<Option<Hit>, NoRoom> {
         let row = word / WORDS % ROWS;
         if let Some(cells) = self.cells_of(row) {
-            return Ok(cells[word % WORDS].access(seen, clocks, shared));
+            return Ok(cells[word % WORDS].access(seen, clocks));
         }
         let access = RowAccess {
             seen: *seen,
@@ -122,7 +121,7 @@ impl RowPage {
             words: 1,
         };
         let mut found = None;
-        self.some(word, &access, (clocks, shared), &mut |_, hit| {
+        self.some(word, &access, clocks, &mut |_, hit| {
             found = Some(hit);
         })?;
         Ok(found)
@@ -134,14 +133,14 @@ impl RowPage {
         &mut self,
         word: usize,
         access: &RowAccess,
-        (clocks, shared): (&Clocks, bool),
+        clocks: &Clocks,
         hit: &mut impl FnMut(usize, Hit),
     ) -> Result<(), NoRoom> {
         let row = word / WORDS % ROWS;
         self.touch(row);
         if self.split >> row & 1 == 0 {
             let used = &mut self.used[row];
-            if (self.rows[row].access(access, used, (clocks, shared), hit)).is_ok() {
+            if (self.rows[row].access(access, used, clocks, hit)).is_ok() {
                 return Ok(());
             }
             self.split(row)?;
@@ -150,7 +149,7 @@ impl RowPage {
             return Ok(());
         };
         for word in access.each_word() {
-            if let Some(found) = cells[word].access(&access.word(word), clocks, shared) {
+            if let Some(found) = cells[word].access(&access.word(word), clocks) {
                 hit(word, found);
             }
         }
@@ -222,11 +221,7 @@ mod tests {
             let bytes = ((1 << n) - 1) << (at % 4);
             let seen = seen(access, clocks, block, bytes);
             let word = (at / 4) as usize;
-            found.extend(
-                cells[word]
-                    .access(&seen, clocks, true)
-                    .map(|hit| (word, hit)),
-            );
+            found.extend(cells[word].access(&seen, clocks).map(|hit| (word, hit)));
             at += n;
         }
     }
@@ -248,7 +243,7 @@ mod tests {
                 let n = (4 - at % 4).min(end - at);
                 let seen = seen(&access, clocks, block, ((1 << n) - 1) << (at % 4));
                 let word = (at / 4) as usize;
-                let hit = page.one(word, &seen, clocks, true).unwrap();
+                let hit = page.one(word, &seen, clocks).unwrap();
                 found.extend(hit.map(|hit| (word, hit)));
                 at += n;
             }
@@ -263,12 +258,10 @@ mod tests {
             let row = word / WORDS * WORDS;
             let mut note = |word: usize, hit| found.push((row + word, hit));
             match &last {
-                None => page
-                    .some(word, &span.access, (clocks, true), &mut note)
-                    .unwrap(),
+                None => page.some(word, &span.access, clocks, &mut note).unwrap(),
                 Some(last) if page.is_quiet(word, &span.access, clocks) => {
                     for access in [&span.access, last] {
-                        page.some(word, access, (clocks, true), &mut note).unwrap();
+                        page.some(word, access, clocks, &mut note).unwrap();
                     }
                 }
                 Some(_) => {

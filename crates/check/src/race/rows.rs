@@ -214,7 +214,7 @@ impl Row {
         &mut self,
         access: &RowAccess,
         used: &mut u8,
-        (clocks, shared): (&Clocks, bool),
+        clocks: &Clocks,
         hit: &mut impl FnMut(usize, Hit),
     ) -> Result<(), IsFull> {
         let mark = access.mark();
@@ -224,7 +224,7 @@ impl Row {
         }
         for word in access.each_word() {
             let mut cell = self.cell(word);
-            let found = cell.access(&access.word(word), clocks, shared);
+            let found = cell.access(&access.word(word), clocks);
             self.put_back(word, &cell, access, number);
             if let Some(found) = found {
                 hit(word, found);

@@ -57,7 +57,7 @@ impl<M: LiveMemory> BlockWatcher<M> {
                 continue;
             }
             seen.thread = first.thread + lane;
-            let found = page.one((offset % PAGE) as usize / 4, &seen, clocks, true);
+            let found = page.one((offset % PAGE) as usize / 4, &seen, clocks);
             if let Ok(Some(hit)) = found {
                 self.report_race(&hit, &group.lane(lane), Where::Shared);
             }

@@ -141,12 +141,12 @@ impl<M: LiveMemory> BlockWatcher<M> {
             // All rows of shared memory may be kept word by word, so there is room.
             let Some(last) = &last else {
                 let note = &mut |word, hit| note(&mut hits, group, span, word, hit);
-                let _ = page.some(word, &span.access, (clocks, true), note);
+                let _ = page.some(word, &span.access, clocks, note);
                 continue;
             };
             if page.is_quiet(word, &span.access, clocks) {
                 for access in [&span.access, last] {
-                    let _ = page.some(word, access, (clocks, true), &mut |_, _| {});
+                    let _ = page.some(word, access, clocks, &mut |_, _| {});
                 }
                 continue;
             }
@@ -156,7 +156,7 @@ impl<M: LiveMemory> BlockWatcher<M> {
                 each_word(&access, |at, bytes| {
                     let seen = seen(&access, clocks, self.block.number as u32, bytes)?;
                     let word = ((at - self.block.shared.0) % PAGE) as usize / 4;
-                    hit = hit.or(page.one(word, &seen, clocks, true).ok()?);
+                    hit = hit.or(page.one(word, &seen, clocks).ok()?);
                     Some(())
                 });
                 hits.extend(hit.map(|hit| (access, hit)));

@@ -328,7 +328,7 @@ impl<M: LiveMemory> BlockWatcher<M> {
             let seen = seen(access, clocks, number, bytes)?;
             let offset = at.wrapping_sub(base);
             let page = self.pages.get_mut((offset / PAGE) as usize)?;
-            let found = page.one((offset % PAGE) as usize / 4, &seen, clocks, true);
+            let found = page.one((offset % PAGE) as usize / 4, &seen, clocks);
             hit = hit.or(found.ok()?);
             Some(())
         });

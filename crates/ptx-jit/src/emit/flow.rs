@@ -85,6 +85,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             hoisted: HashMap::new(),
             instance: 0,
             site: 0,
+            in_step: false,
             sigs: HashMap::new(),
             poll_sig: None,
             merged: merge::Merged::default(),
@@ -235,6 +236,7 @@ impl<'e, 'm> Emit<'e, 'm> {
                     self.site = self.plan.slow_of[&place];
                     self.b.set_srcloc(SourceLoc::new(self.site + 1));
                     self.merged.at = at;
+                    self.in_step = self.plan.unit.in_step.contains(&place);
                     let op = &self.plan.unit.inst(self.src.module, place).op;
                     if !self.lazy_step(id, at, op)? {
                         self.inst(place)?;

@@ -32,7 +32,7 @@ impl Emit<'_, '_> {
             write: false,
         };
         let host = self.access(*space, addr, ask)?;
-        let how = (AccessKind::Read, order_bits(*order));
+        let how = (AccessKind::Read, order_bits(*order, self.in_step));
         self.tell_access(&host, self.accessed(*space, addr), bytes, how, None);
         let plain = *order == Order::Weak;
         if !plain && dst.len() > 1 && bytes <= WHOLE_BYTES {

@@ -159,6 +159,7 @@ impl Emit<'_, '_> {
             self.plan_checks(block);
         }
         self.site = self.plan.slow_of[&spot.place];
+        self.in_step = self.plan.unit.in_step.contains(&spot.place);
         self.b.set_srcloc(SourceLoc::new(self.site + 1));
         self.merged.at = spot.at;
         self.inst(spot.place)

@@ -174,6 +174,8 @@ pub(crate) struct Emit<'e, 'm> {
     pub(crate) instance: u32,
     /// The slow site of the instruction being emitted, which also names its line.
     pub(crate) site: u32,
+    /// Whether the threads of a warp meet before this instruction, a volatile access.
+    pub(crate) in_step: bool,
     sigs: HashMap<usize, ir::SigRef>,
     poll_sig: Option<ir::SigRef>,
     merged: merge::Merged,

@@ -7,7 +7,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value, types};
 use mica_kernel::BlockContext;
 use mica_kernel::monitor::{AccessKind, AccessSpace, LiveSlot, NotedRead, ReadLog, order};
-use mica_ptx::ast::{Op, Order, Sem};
+use mica_ptx::ast::{Op, Order, Sem, Space};
 use std::mem::offset_of;
 
 use super::memory::{Host, Window};
@@ -17,14 +17,24 @@ use crate::scratch::status;
 use crate::uniformity::Uniformity;
 use crate::unit::{Class, base_reg};
 
-/// The bits of [`order`] that a load or a store has.
-pub(crate) fn order_bits(of: Order) -> u32 {
+/// The bits of [`order`] that a load has; `in_step` where the threads of a warp meet before it.
+pub(crate) fn order_bits(of: Order, in_step: bool) -> u32 {
     match of {
         Order::Weak => 0,
-        Order::Volatile => order::STRONG | order::VOLATILE,
+        Order::Volatile if in_step => order::STRONG | order::VOLATILE,
+        Order::Volatile => order::STRONG,
         Order::Relaxed(_) | Order::Mmio => order::STRONG,
         Order::Acquire(_) => order::STRONG | order::ACQUIRE,
         Order::Release(_) => order::STRONG | order::RELEASE,
+    }
+}
+
+/// The bits of [`order`] that a store has.
+pub(crate) fn store_bits(of: Order, space: Space, in_step: bool) -> u32 {
+    let bits = order_bits(of, in_step);
+    match bits & order::VOLATILE != 0 && space != Space::Shared {
+        true => bits | order::IN_TURN,
+        false => bits,
     }
 }
 
@@ -40,13 +50,14 @@ pub(crate) fn sem_bits(sem: Sem) -> u32 {
 }
 
 /// How an instruction accesses memory, for instructions that the runtime does.
-pub(crate) fn kind_of(op: &Op, write: bool) -> (AccessKind, u32) {
+pub(crate) fn kind_of(op: &Op, in_step: bool, write: bool) -> (AccessKind, u32) {
     let plain = match write {
         true => AccessKind::Write,
         false => AccessKind::Read,
     };
     match op {
-        Op::Ld { order, .. } | Op::St { order, .. } => (plain, order_bits(*order)),
+        Op::Ld { order, .. } => (plain, order_bits(*order, in_step)),
+        Op::St { order, space, .. } => (plain, store_bits(*order, *space, in_step)),
         Op::Atom(a) => (AccessKind::Atomic, sem_bits(a.sem)),
         Op::CpReduceAsyncBulk(_) if write => (AccessKind::Atomic, order::STRONG),
         _ => (plain, 0),

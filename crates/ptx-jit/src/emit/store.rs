@@ -5,7 +5,7 @@ use mica_kernel::monitor::AccessKind;
 use mica_ptx::ast::{Op, Operand, Order, ScalarType};
 
 use super::memory::{Ask, Host, WHOLE_BYTES, mem_type};
-use super::monitor::order_bits;
+use super::monitor::store_bits;
 use super::{Emit, V, flags};
 use crate::CompileError;
 use crate::unit::Class;
@@ -38,7 +38,7 @@ impl Emit<'_, '_> {
             self.get(o, class).map(|v| (v, class))
         };
         let values: Vec<(V, Class)> = src.iter().map(own).collect::<Result<_, _>>()?;
-        let how = (AccessKind::Write, order_bits(*order));
+        let how = (AccessKind::Write, store_bits(*order, *space, self.in_step));
         let value = match &values[..] {
             [(v, c)] => Some((v, *c)),
             _ => None,

@@ -217,18 +217,14 @@ impl Env<'_> {
         let Some(monitor) = self.monitor() else {
             return Ok(());
         };
-        let op = &self
-            .kernel
-            .plan
-            .unit
-            .inst(&self.kernel.module, self.place)
-            .op;
+        let unit = &self.kernel.plan.unit;
+        let op = &unit.inst(&self.kernel.module, self.place).op;
         let (kind, order) = match self.mbarrier.get() {
             true => (
                 AccessKind::Atomic,
                 order::STRONG | order::ACQUIRE | order::RELEASE | order::MBARRIER,
             ),
-            false => kind_of(op, write),
+            false => kind_of(op, unit.in_step.contains(&self.place), write),
         };
         let line = self.line();
         let access = Access {

@@ -5,7 +5,8 @@ use mica_ptx_ops::layout::ModuleLayout;
 use mica_ptx_ops::support::is_provided;
 use std::collections::{HashMap, HashSet};
 
-use super::{Block, BlockId, Class, Instance, Root, Step, Term, Unit, is_lockstep, is_sync};
+use super::lockstep::Lockstep;
+use super::{Block, BlockId, Class, Instance, Place, Root, Step, Term, Unit, is_sync};
 use crate::CompileError;
 
 /// Why a kernel is refused that writes its own parameters: all blocks share them, and what is proven of
@@ -34,6 +35,7 @@ impl Unit {
                 regs: vec![Class::B64],
                 roots: Vec::new(),
                 sp: 0,
+                in_step: HashSet::new(),
                 has_calls: false,
             },
             root_of: HashMap::new(),
@@ -61,6 +63,7 @@ const NO_BLOCK: BlockId = BlockId::MAX;
 /// An instance while its blocks are built.
 struct Body<'m> {
     f: &'m Function,
+    lockstep: Lockstep,
     id: u32,
     /// Its first register.
     reg_base: u32,
@@ -229,6 +232,7 @@ impl<'m> Builder<'m> {
         let own_end = frame + self.layout.frames[func.index()].size;
         Body {
             f,
+            lockstep: Lockstep::of(f),
             id,
             reg_base,
             block_at,
@@ -274,10 +278,12 @@ impl<'m> Builder<'m> {
             Op::Call { callee, .. } => {
                 return Ok((self.call(body, at, index, inst, callee)?, true));
             }
-            op if is_sync(op) || is_lockstep(op) => {
+            op if is_sync(op) || body.lockstep.meets(body.f, index) => {
                 let next = self.new_block(body.id);
                 self.unit.blocks[block].term = Term::Sync { inst: index, next };
-                if is_lockstep(op) {
+                if !is_sync(op) {
+                    let (instance, inst) = (body.id, index);
+                    self.unit.in_step.insert(Place { instance, inst });
                     self.unit.blocks[next as usize]
                         .steps
                         .push(Step::Inst(index));

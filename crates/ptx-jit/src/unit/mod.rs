@@ -10,12 +10,15 @@
 //! others) and at out-of-line calls. A guarded instruction becomes a branch around a block of its own.
 
 mod build;
+mod lockstep;
 
 pub(crate) use build::WRITES_PARAM;
+pub(crate) use lockstep::is_lockstep;
+
+use std::collections::HashSet;
 
 use mica_ptx::ast::{
-    AddrBase, FuncId, Function, Inst, Module, Op, Operand, Order, ParamPlace, ScalarType, Space,
-    VarId,
+    AddrBase, FuncId, Function, Inst, Module, Op, Operand, ParamPlace, ScalarType, Space, VarId,
 };
 use mica_ptx_ops::layout::ModuleLayout;
 
@@ -165,6 +168,8 @@ pub(crate) struct Unit {
     pub(crate) roots: Vec<Root>,
     /// The stack pointer of the running out-of-line function: an offset in local memory.
     pub(crate) sp: Reg,
+    /// Volatile accesses before which the threads of a warp meet.
+    pub(crate) in_step: HashSet<Place>,
     has_calls: bool,
 }
 
@@ -199,18 +204,6 @@ impl Unit {
             }
             Term::Exit | Term::Trap(_) | Term::Ret => Vec::new(),
         }
-    }
-}
-
-/// Whether the threads of a warp meet before this access. Code from before independent threads
-/// passes values through volatile shared memory without a barrier and relies on the warp's taking
-/// each access together; a GPU still does so wherever the threads are together.
-pub(crate) fn is_lockstep(op: &Op) -> bool {
-    match op {
-        Op::Ld { space, order, .. } | Op::St { space, order, .. } => {
-            *space == Space::Shared && *order == Order::Volatile
-        }
-        _ => false,
     }
 }
 

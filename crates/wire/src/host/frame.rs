@@ -16,6 +16,8 @@ pub const FRAME_BYTES: usize = 256;
 const HEADER_BYTES: usize = 8;
 /// Bytes of text a message can carry.
 pub const TEXT_BYTES: usize = 192;
+/// How a text ends that was cut.
+const CUT: &str = "…";
 
 /// One message as it travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,20 +111,26 @@ impl Sink for FrameSink<'_> {
     }
 }
 
-/// A sentence in a message, cut at a character boundary if it is too long.
+/// A sentence in a message, cut at a character boundary if it is too long; `…` at the end says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(String);
 
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
-        Self(text[..text.floor_char_boundary(TEXT_BYTES)].to_owned())
+        if text.len() <= TEXT_BYTES {
+            return Self(text.to_owned());
+        }
+        let whole = text.floor_char_boundary(TEXT_BYTES - CUT.len());
+        Self(format!("{}{CUT}", &text[..whole]))
     }
 }
 
 impl From<String> for Text {
-    fn from(mut text: String) -> Self {
-        text.truncate(text.floor_char_boundary(TEXT_BYTES));
-        Self(text)
+    fn from(text: String) -> Self {
+        match text.len() {
+            0..=TEXT_BYTES => Self(text),
+            _ => Self::from(text.as_str()),
+        }
     }
 }
 
@@ -249,9 +257,17 @@ mod tests {
 
     #[test]
     fn long_text_is_cut_at_a_character_boundary() {
+        // 192 bytes hold 94 letters of two bytes and three for what says that more was meant.
         let text = Text::from("é".repeat(200));
-        assert_eq!(*text, *"é".repeat(TEXT_BYTES / 2));
+        assert_eq!(*text, *format!("{}…", "é".repeat(94)));
         let odd = format!("a{}", "é".repeat(200));
-        assert_eq!(Text::from(odd.as_str()).len(), TEXT_BYTES - 1);
+        assert_eq!(Text::from(odd.as_str()).len(), TEXT_BYTES);
+    }
+
+    #[test]
+    fn text_that_fits_is_left_alone() {
+        let text = "x".repeat(TEXT_BYTES);
+        assert_eq!(*Text::from(text.as_str()), *text);
+        assert_eq!(*Text::from(text.clone()), *text);
     }
 }
