@@ -219,7 +219,24 @@ pub(super) fn update(
     Ok(rmw(host, 8, f))
 }
 
-fn mbar(
+/// `mbarrier.arrive` of several threads one after the other: the state that each finds.
+pub(super) fn arrive_in_turn(
+    env: &Env<'_>,
+    space: Space,
+    addr: &Address,
+    found: &mut [u64],
+) -> Result<(), Fault> {
+    let next = |state| mbarrier::arrive(state, 1, false);
+    let arrivals = found.len();
+    let mut state = update(env, space, addr, |s| (0..arrivals).fold(s, |s, _| next(s)))?;
+    for found in found {
+        *found = state;
+        state = next(state);
+    }
+    Ok(())
+}
+
+pub(super) fn mbar(
     env: &Env<'_>,
     space: Space,
     addr: &Address,

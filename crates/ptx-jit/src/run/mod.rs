@@ -15,6 +15,7 @@ mod fragments;
 mod groups;
 mod helpers;
 mod matrix_ops;
+mod mbarrier_row;
 mod members;
 mod memory_ops;
 mod monitor;

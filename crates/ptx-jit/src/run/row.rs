@@ -7,7 +7,7 @@ use mica_ptx::ast::{Op, RegId};
 
 use super::env::Env;
 use super::helpers::{Ctx, ended, kernel};
-use super::{scalar_ops, texture_row};
+use super::{mbarrier_row, scalar_ops, texture_row};
 use crate::plan::SlowSite;
 use crate::scratch::status;
 use crate::unit::Class;
@@ -33,6 +33,37 @@ pub(super) struct Rows<'s> {
 }
 
 impl Rows<'_> {
+    /// How many registers the instruction reads.
+    pub(super) fn uses(&self) -> usize {
+        self.slow.uses.len()
+    }
+
+    /// Reads a lane's values of the registers.
+    #[inline]
+    pub(super) fn read(&self, lane: usize, values: &mut [u64]) {
+        for (row, (value, (_, class))) in values.iter_mut().zip(&self.slow.uses).enumerate() {
+            // SAFETY: compiled code stored a row of this class for each register.
+            *value = unsafe { read_cell(self.at(row).add(lane * step(*class)), *class) };
+        }
+    }
+
+    /// Sets a lane's value of a result, if somebody reads it.
+    #[inline]
+    pub(super) fn write(&self, lane: usize, r: RegId, value: u128) {
+        let Some(i) = self.slow.defs.iter().position(|d| d.0 == r) else {
+            return;
+        };
+        let class = self.slow.defs[i].1;
+        // SAFETY: there is a row of this class for each result.
+        unsafe {
+            write_cell(
+                self.at(self.uses() + i).add(lane * step(class)),
+                class,
+                value,
+            )
+        };
+    }
+
     fn at(&self, row: usize) -> *mut u8 {
         // SAFETY: compiled code made room for a row for each register and each result.
         unsafe { self.rows.add(row * self.lanes * CELL) }
@@ -102,31 +133,29 @@ pub(super) extern "C" fn slow_row(
     let s = &k.plan.slow[site as usize];
     let lanes = lanes as usize;
     let mut env = Env::at(k, ctx, s, t as u32, sp);
-    if let Op::Tex(x) = &k.plan.unit.inst(&k.module, s.place).op {
-        let rows = Rows {
-            site,
-            slow: s,
-            rows,
-            lanes,
-        };
-        if texture_row::sample(&env, x, &rows).is_some() {
-            return status::OK as u64;
+    let of_row = Rows {
+        site,
+        slow: s,
+        rows,
+        lanes,
+    };
+    match &k.plan.unit.inst(&k.module, s.place).op {
+        Op::Tex(x) if texture_row::sample(&env, x, &of_row).is_some() => return status::OK as u64,
+        Op::Mbarrier { space, addr, op } => {
+            if let Some(done) = mbarrier_row::execute(&mut env, (*space, addr), op, &of_row) {
+                return match done {
+                    Ok(()) => status::OK as u64,
+                    Err(fault) => ended(ctx, fault.into()),
+                };
+            }
         }
+        _ => {}
     }
-    let at = |row: usize, lane: usize, class: Class| row * lanes * CELL + lane * step(class);
     for lane in 0..lanes {
         env.thread = t as u32 + lane as u32;
-        for (row, (value, (_, class))) in env.values.iter_mut().zip(&s.uses).enumerate() {
-            // SAFETY: compiled code stored a row of this class for each register.
-            *value = unsafe { read_cell(rows.add(at(row, lane, *class)), *class) };
-        }
+        of_row.read(lane, &mut env.values);
         let mut out = |r: mica_ptx::ast::RegId, v: u128| {
-            let Some(i) = s.defs.iter().position(|d| d.0 == r) else {
-                return;
-            };
-            let class = s.defs[i].1;
-            // SAFETY: there is a row of this class for each result.
-            unsafe { write_cell(rows.add(at(s.uses.len() + i, lane, class)), class, v) };
+            of_row.write(lane, r, v);
         };
         if let Err(end) = scalar_ops::execute(&env, &mut out) {
             return ended(ctx, end);
