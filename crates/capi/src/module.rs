@@ -157,10 +157,9 @@ pub unsafe extern "C" fn mica_launch(
         });
         let given = Given(values.collect::<Result<_>>()?);
         let grid = Grid {
-            blocks: shape.blocks,
-            threads: shape.threads,
             shared_bytes: shape.shared_bytes,
             cooperative: shape.cooperative != 0,
+            ..Grid::of(shape.blocks, shape.threads)
         };
         Ok(stream.launch(&kernel.kernel, grid, given)?)
     })

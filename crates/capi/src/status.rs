@@ -57,13 +57,14 @@ impl Failure {
 
 fn of_mica(error: &mica::Error) -> mica_status {
     use mica::Error::{
-        Admission, Argument, Daemon, DaemonOnly, Gpu, NotConnected, NotFound, Session,
+        Admission, Argument, Control, Daemon, DaemonOnly, Gpu, NotConnected, NotFound, Session,
+        Start,
     };
     match error {
         Argument(_) => MICA_ERROR_ARGUMENT,
         Admission { .. } => MICA_ERROR_OUT_OF_MEMORY,
         NotFound { .. } => MICA_ERROR_NOT_FOUND,
-        NotConnected | Daemon(_) => MICA_ERROR_NOT_CONNECTED,
+        NotConnected | Daemon(_) | Control(_) | Start(_) => MICA_ERROR_NOT_CONNECTED,
         Gpu { .. } | Session(_) | DaemonOnly(..) if error.is_out_of_memory() => {
             MICA_ERROR_OUT_OF_MEMORY
         }

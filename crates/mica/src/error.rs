@@ -1,5 +1,7 @@
 //! What can go wrong.
 
+use mica_control::StartError;
+use mica_control::client::ControlError;
 use mica_cuda_abi::CuResult;
 use mica_limits::LinkError;
 use mica_vgpu::VgpuError;
@@ -50,6 +52,12 @@ pub enum Error {
     /// The daemon cannot be reached.
     #[error(transparent)]
     Daemon(#[from] LinkError),
+    /// The daemon did not do what was asked.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// No daemon could be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// The session with the worker failed.
     #[error("the session with the worker failed")]
     Session(#[source] SessionError),

@@ -1,9 +1,15 @@
 //! Shapes and parameters of launches.
 
-use mica_gpu::ParamLayout;
+use mica_gpu::{LaunchAttribute, ParamLayout};
+use mica_vgpu::RawAttribute;
 
 use crate::buffer::{DeviceBuffer, Plain};
+use crate::managed::ManagedBuffer;
 use crate::module::Global;
+use crate::pitched::PitchedBuffer;
+use crate::slice::{DeviceSlice, DeviceSliceMut};
+use crate::texture::{Surface, Texture};
+use crate::vgpu::Vgpu;
 use crate::{Error, Result};
 
 /// The shape of a launch.
@@ -17,7 +23,16 @@ pub struct Grid {
     pub shared_bytes: u32,
     /// All blocks are resident at once, so that they can wait for each other.
     pub cooperative: bool,
+    /// Blocks of a cluster in each dimension: they share each other's shared memory. From compute capability 9.0 on.
+    pub cluster: [u32; 3],
+    /// Priority of this launch instead of its stream's; lower runs first.
+    pub priority: Option<i32>,
+    /// The kernel may begin before the one before it has ended, and waits for its results itself (`griddepcontrol.wait`).
+    pub overlap: bool,
 }
+
+/// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
+const PRIORITY: u32 = mica_cuda_abi::LaunchAttributeId::Priority as u32;
 
 impl Grid {
     /// So many blocks of so many threads.
@@ -32,6 +47,9 @@ impl Grid {
             threads,
             shared_bytes: 0,
             cooperative: false,
+            cluster: [1; 3],
+            priority: None,
+            overlap: false,
         }
     }
 
@@ -52,12 +70,56 @@ impl Grid {
         self.cooperative = true;
         self
     }
+
+    /// The same, in clusters of so many blocks.
+    pub fn cluster(mut self, blocks: [u32; 3]) -> Self {
+        self.cluster = blocks;
+        self
+    }
+
+    /// The same, with a priority of its own.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = Some(priority);
+        self
+    }
+
+    /// The same, begun before the kernel before it has ended.
+    pub fn overlap(mut self) -> Self {
+        self.overlap = true;
+        self
+    }
+
+    /// What a plain launch does not have.
+    pub(crate) fn attributes(&self) -> Vec<RawAttribute> {
+        let mut attributes = Vec::new();
+        let mut add = |id, first: &[u32]| {
+            let mut value = [0; 16];
+            value[..first.len()].copy_from_slice(first);
+            attributes.push(RawAttribute { id, value });
+        };
+        if self.cluster != [1; 3] {
+            add(LaunchAttribute::CLUSTER_DIMENSION, &self.cluster);
+        }
+        if let Some(priority) = self.priority {
+            add(PRIORITY, &[priority.cast_unsigned()]);
+        }
+        if self.overlap {
+            add(LaunchAttribute::PROGRAMMATIC_STREAM_SERIALIZATION, &[1]);
+        }
+        attributes
+    }
 }
 
 /// A value that a kernel can be given.
 pub trait KernelParam {
     /// Its bytes, as the kernel reads them.
     fn put(&self, bytes: &mut Vec<u8>);
+
+    /// The virtual GPU whose kernels can use it; `None` for a value that all can.
+    #[doc(hidden)]
+    fn vgpu(&self) -> Option<&Vgpu> {
+        None
+    }
 }
 
 /// A parameter whose size its type says; what [`crate::kernels!`] takes.
@@ -80,34 +142,35 @@ macro_rules! numbers {
 }
 numbers!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64);
 
-impl<T: Plain> KernelParam for &DeviceBuffer<T> {
-    fn put(&self, bytes: &mut Vec<u8>) {
-        self.address().put(bytes);
-    }
+/// What a kernel gets as an address or a handle of 8 bytes.
+macro_rules! references {
+    ($([$($generic:tt)*] $type:ty: $address:ident;)*) => {$(
+        impl<$($generic)*> KernelParam for $type {
+            fn put(&self, bytes: &mut Vec<u8>) {
+                self.$address().put(bytes);
+            }
+            fn vgpu(&self) -> Option<&Vgpu> {
+                Some((**self).vgpu())
+            }
+        }
+        impl<$($generic)*> SizedParam for $type {
+            const BYTES: usize = 8;
+        }
+    )*};
 }
-
-impl<T: Plain> KernelParam for &mut DeviceBuffer<T> {
-    fn put(&self, bytes: &mut Vec<u8>) {
-        self.address().put(bytes);
-    }
-}
-
-impl KernelParam for &Global {
-    fn put(&self, bytes: &mut Vec<u8>) {
-        self.address().put(bytes);
-    }
-}
-
-impl<T: Plain> SizedParam for &DeviceBuffer<T> {
-    const BYTES: usize = 8;
-}
-
-impl<T: Plain> SizedParam for &mut DeviceBuffer<T> {
-    const BYTES: usize = 8;
-}
-
-impl SizedParam for &Global {
-    const BYTES: usize = 8;
+references! {
+    [T: Plain] &DeviceBuffer<T>: address;
+    [T: Plain] &mut DeviceBuffer<T>: address;
+    [T: Plain] &DeviceSlice<'_, T>: address;
+    [T: Plain] &DeviceSliceMut<'_, T>: address;
+    [T: Plain] &mut DeviceSliceMut<'_, T>: address;
+    [T: Plain] &PitchedBuffer<T>: address;
+    [T: Plain] &mut PitchedBuffer<T>: address;
+    [T: Plain] &ManagedBuffer<T>: address;
+    [T: Plain] &mut ManagedBuffer<T>: address;
+    [] &Global: address;
+    [] &Texture: handle;
+    [] &Surface: handle;
 }
 
 impl<T: Plain> SizedParam for ByValue<T> {
@@ -160,15 +223,20 @@ pub(crate) fn pack(
     kernel: &str,
     layout: &[ParamLayout],
     params: &impl KernelParams,
+    is_own: impl Fn(&Vgpu) -> bool,
 ) -> Result<Vec<u8>> {
     let end = layout.iter().map(|p| p.offset + p.size).max();
     let mut block = vec![0; end.unwrap_or(0) as usize];
     let mut index = 0;
     let mut wrong = None;
+    let mut foreign = None;
     let mut bytes = Vec::new();
     params.each(&mut |param| {
         bytes.clear();
         param.put(&mut bytes);
+        if param.vgpu().is_some_and(|vgpu| !is_own(vgpu)) {
+            foreign.get_or_insert(index);
+        }
         if let Some(place) = layout.get(index) {
             if bytes.len() == place.size as usize {
                 let at = place.offset as usize;
@@ -183,6 +251,11 @@ pub(crate) fn pack(
         return Err(Error::Argument(format!(
             "kernel {kernel} takes {} parameters, {index} were given",
             layout.len()
+        )));
+    }
+    if let Some(index) = foreign {
+        return Err(Error::Argument(format!(
+            "parameter {index} of kernel {kernel} belongs to another virtual GPU, and the two share no memory"
         )));
     }
     match wrong {
@@ -200,7 +273,7 @@ mod tests {
     #[test]
     fn parameters_go_where_the_kernel_wants_them() {
         let layout = [(0, 1), (8, 8), (16, 4)].map(|(offset, size)| ParamLayout { offset, size });
-        let block = pack("k", &layout, &(7_u8, 1_u64, 2.0_f32)).unwrap();
+        let block = pack("k", &layout, &(7_u8, 1_u64, 2.0_f32), |_| true).unwrap();
         assert_eq!(block.len(), 20);
         assert_eq!((block[0], block[8]), (7, 1));
         assert_eq!(block[16..20], 2.0_f32.to_le_bytes());
@@ -209,13 +282,24 @@ mod tests {
     #[test]
     fn wrong_counts_and_sizes_are_named() {
         let layout = [ParamLayout { offset: 0, size: 4 }];
-        let few = pack("k", &layout, &()).unwrap_err().to_string();
+        let few = pack("k", &layout, &(), |_| true).unwrap_err().to_string();
         assert!(few.contains("takes 1 parameters, 0"), "{few}");
-        let size = pack("k", &layout, &(1_u64,)).unwrap_err().to_string();
+        let size = pack("k", &layout, &(1_u64,), |_| true)
+            .unwrap_err()
+            .to_string();
         assert!(
             size.contains("parameter 0 of kernel k has 4 bytes, 8"),
             "{size}"
         );
+    }
+
+    #[test]
+    fn only_what_differs_from_a_plain_launch_is_an_attribute() {
+        assert_eq!(Grid::new(1, 1).attributes(), []);
+        let grid = Grid::new(4, 32).cluster([2, 1, 1]).priority(-1).overlap();
+        let attributes = grid.attributes();
+        let firsts: Vec<_> = attributes.iter().map(|a| (a.id, a.value[0])).collect();
+        assert_eq!(firsts, [(4, 2), (8, u32::MAX), (6, 1)]);
     }
 
     #[test]

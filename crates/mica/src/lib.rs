@@ -57,33 +57,53 @@ mod arbiter;
 mod backend;
 mod buffer;
 mod connected;
+mod daemon;
 mod device;
 mod driver;
 mod embedded;
 mod error;
 mod finished;
+mod graph;
 mod kernels;
 mod launch;
+mod launches;
+mod managed;
 mod module;
+mod pitched;
+mod profile;
+mod slice;
 mod spread;
 mod stream;
+mod texture;
 mod vgpu;
 
 pub use buffer::{DeviceBuffer, Download, Plain};
+pub use daemon::Daemon;
 pub use device::{Capability, Device, DeviceInfo, SoftwareOptions};
 pub use error::Error;
 pub use finished::Finished;
+pub use graph::{Graph, GraphExec, Node};
 #[doc(hidden)]
 pub use kernels::checked_kernel;
 pub use launch::{ByValue, Grid, KernelParam, KernelParams, SizedParam};
-pub use mica_cuda_abi::CuResult;
+pub use launches::LaunchId;
+pub use managed::ManagedBuffer;
+/// What a daemon is asked and answers.
+pub use mica_control::api as control;
+pub use mica_cuda_abi::{CuResult, DeviceAttribute};
 pub use mica_gpu::{DevicePtr, TensorMap, TensorMapKind, TensorMapRequest};
 pub use mica_limits::Environment;
 pub use mica_scheduler::Priority;
 pub use mica_vgpu::{MemoryFull, NumberFormats, State, Statistics};
 pub use module::{Global, Kernel, Module};
+pub use pitched::PitchedBuffer;
+pub use profile::{Activity, Profile, ProfileLine};
+pub use slice::{DeviceSlice, DeviceSliceMut};
 pub use spread::{Spread, Turn};
 pub use stream::{Event, Stream};
+pub use texture::{
+    AddressMode, Array, ArrayShape, Filter, Surface, Texel, Texture, TextureOptions,
+};
 pub use vgpu::{Memory, Vgpu, VgpuBuilder};
 
 /// Shorthand for results of this crate.
@@ -92,3 +112,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/src/api.md")]
 mod guide {}
+/// The guide's page about Rust: its examples are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/src/rust.md")]
+mod guide_about_rust {}

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use mica_gpu::{KernelDescription, ModuleInfo};
+use mica_vgpu::RawAttribute;
 use zerocopy::IntoBytes;
 
-use crate::launch::{KernelParams, pack};
+use crate::backend::LaunchCall;
+use crate::launch::{Grid, KernelParams, pack};
 use crate::vgpu::Vgpu;
 use crate::{Error, Result};
 
@@ -128,15 +130,37 @@ impl Kernel {
         params.map(|param| param.size as usize)
     }
 
+    pub(crate) fn vgpu(&self) -> &Vgpu {
+        &self.loaded.vgpu
+    }
+
     pub(crate) fn pack(&self, params: &impl KernelParams) -> Result<Vec<u8>> {
-        pack(self.name(), &self.description().params, params)
+        let is_own = |vgpu: &Vgpu| Arc::ptr_eq(&vgpu.backend, &self.vgpu().backend);
+        pack(self.name(), &self.description().params, params, is_own)
     }
 
-    pub(crate) fn module_handle(&self) -> u64 {
-        self.loaded.handle
+    /// A launch of it.
+    pub(crate) fn call<'c>(
+        &self,
+        stream: u64,
+        grid: Grid,
+        attributes: &'c [RawAttribute],
+        params: &'c [u8],
+    ) -> LaunchCall<'c> {
+        LaunchCall {
+            stream,
+            module: self.loaded.handle,
+            kernel: self.index(),
+            grid: grid.blocks,
+            block: grid.threads,
+            dynamic_shared: grid.shared_bytes,
+            cooperative: grid.cooperative,
+            attributes,
+            params,
+        }
     }
 
-    pub(crate) fn index(&self) -> u32 {
+    fn index(&self) -> u32 {
         self.index as u32
     }
 }
@@ -150,6 +174,10 @@ pub struct Global {
 }
 
 impl Global {
+    pub(crate) fn vgpu(&self) -> &Vgpu {
+        &self.loaded.vgpu
+    }
+
     /// Its address.
     pub fn address(&self) -> u64 {
         self.address

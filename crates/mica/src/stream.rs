@@ -1,14 +1,21 @@
 //! Streams and events.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::backend::LaunchCall;
+use mica_gpu::Fill2d;
+use mica_vgpu::GraphOp;
+
+use crate::Result;
 use crate::buffer::{DeviceBuffer, Plain};
 use crate::finished::Finished;
+use crate::graph::{Graph, Kept, call_op, capture};
 use crate::launch::{Grid, KernelParams};
+use crate::launches::LaunchId;
 use crate::module::Kernel;
+use crate::profile::Activity;
+use crate::slice::{DeviceSliceMut, fill_of};
 use crate::vgpu::Vgpu;
-use crate::{Error, Result};
 
 #[derive(Debug)]
 struct Owned {
@@ -73,75 +80,218 @@ impl Stream {
         self.vgpu().driver_context().map(|_| self.handle())
     }
 
-    fn vgpu(&self) -> &Vgpu {
+    pub(crate) fn vgpu(&self) -> &Vgpu {
         &self.owned.vgpu
+    }
+
+    pub(crate) fn is_default(&self) -> bool {
+        self.owned.is_default
+    }
+
+    fn is_captured(&self) -> bool {
+        self.vgpu().captures.has(self.handle())
+    }
+
+    /// Refuses what cannot be a node of a graph, while the stream is being captured.
+    pub(crate) fn refuse_in_capture(&self, what: &str) -> Result<()> {
+        self.vgpu().captures.refuse(self.handle(), what)
     }
 
     /// Launches a kernel with typed parameters: a tuple of numbers and buffers.
     ///
     /// # Errors
-    /// At once for parameters that do not fit the kernel and impossible shapes; what happens while
-    /// it runs is told by later calls.
+    /// At once for parameters that do not fit the kernel, impossible shapes, and kernels and buffers of another virtual GPU;
+    /// what happens while it runs is told by later calls.
     pub fn launch(&self, kernel: &Kernel, grid: Grid, params: impl KernelParams) -> Result<()> {
+        self.vgpu().must_own(kernel.vgpu(), "the kernel")?;
         let packed = kernel.pack(&params)?;
-        self.vgpu().backend.launch(&LaunchCall {
-            stream: self.handle(),
-            module: kernel.module_handle(),
-            kernel: kernel.index(),
-            grid: grid.blocks,
-            block: grid.threads,
-            dynamic_shared: grid.shared_bytes,
-            cooperative: grid.cooperative,
-            params: &packed,
-        })
+        let attributes = grid.attributes();
+        let launch = kernel.call(self.handle(), grid, &attributes, &packed);
+        let node = || {
+            let kept = Kept::Kernel(kernel.clone());
+            Ok((GraphOp::Launch(launch.owned()), kept))
+        };
+        if self.vgpu().captures.record(self.handle(), node)? {
+            return Ok(());
+        }
+        let (vgpu, what) = (self.vgpu(), (Activity::Kernel, kernel.name(), 0));
+        let backend = &*vgpu.backend;
+        (vgpu.timings).around(backend, what, self.handle(), || backend.launch(&launch))
+    }
+
+    /// As [`Stream::launch`], for a kernel that may have to be cancelled by itself: [`Vgpu::cancel_launch`] ends it and leaves
+    /// everything else on the stream alone. It takes a stream of its own meanwhile, which counts where streams are limited.
+    ///
+    /// ```
+    /// # const PTX: &str = include_str!("../tests/kernels.ptx");
+    /// # fn main() -> Result<(), mica::Error> {
+    /// use mica::{Device, Grid, Vgpu};
+    ///
+    /// let vgpu = Vgpu::builder().memory(16 << 20).build(&Device::software()?)?;
+    /// let endless = vgpu.load_ptx(PTX)?.kernel("spin")?;
+    /// let stream = vgpu.stream()?;
+    /// let launch = stream.launch_cancellable(&endless, Grid::new(1, 1), ())?;
+    /// assert!(vgpu.cancel_launch(launch)?);
+    /// stream.synchronize()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Stream::launch`]; also if there may be no more streams.
+    pub fn launch_cancellable(
+        &self,
+        kernel: &Kernel,
+        grid: Grid,
+        params: impl KernelParams,
+    ) -> Result<LaunchId> {
+        self.vgpu().must_own(kernel.vgpu(), "the kernel")?;
+        self.refuse_in_capture("a launch that can be cancelled by itself")?;
+        let packed = kernel.pack(&params)?;
+        let attributes = grid.attributes();
+        let launch = kernel.call(self.handle(), grid, &attributes, &packed);
+        let vgpu = self.vgpu();
+        vgpu.launches.launch(&*vgpu.backend, &launch)
     }
 
     /// Sets every byte of a buffer.
+    ///
+    /// # Errors
+    /// If the buffer is of another virtual GPU.
     pub fn fill_bytes<T: Plain>(&self, buffer: &DeviceBuffer<T>, value: u8) -> Result<()> {
-        let (address, bytes) = (buffer.address(), buffer.size_bytes());
-        let backend = &self.vgpu().backend;
-        backend.fill(self.handle(), address, value.into(), 1, bytes)
+        self.vgpu().must_own(buffer.vgpu(), "the buffer")?;
+        let bytes = buffer.len() * size_of::<T>();
+        self.fill_with(fill_of(buffer.address(), bytes, value)?)
     }
 
-    /// Sets every value of a buffer of 1-, 2- or 4-byte values.
-    pub fn fill<T: Plain>(&self, buffer: &mut DeviceBuffer<T>, value: T) -> Result<()> {
-        let bytes = value.as_bytes();
-        let mut pattern = [0; 4];
-        match bytes.len() {
-            1 | 2 | 4 => pattern[..bytes.len()].copy_from_slice(bytes),
-            other => {
-                return Err(Error::Argument(format!(
-                    "a fill with {other}-byte values: the device fills 1, 2 or 4 bytes"
-                )));
-            }
+    /// Sets every value of a buffer, or of a part of one, of 1-, 2- or 4-byte values.
+    ///
+    /// # Errors
+    /// If values are larger, or the buffer is of another virtual GPU.
+    pub fn fill<'b, T: Plain>(
+        &self,
+        buffer: impl Into<DeviceSliceMut<'b, T>>,
+        value: T,
+    ) -> Result<()> {
+        let buffer = buffer.into();
+        self.vgpu().must_own(buffer.vgpu(), "the buffer")?;
+        self.fill_with(fill_of(buffer.address(), buffer.len(), value)?)
+    }
+
+    fn fill_with(&self, fill: Fill2d) -> Result<()> {
+        let node = || Ok((GraphOp::Fill(fill), Kept::Nothing));
+        if self.vgpu().captures.record(self.handle(), node)? {
+            return Ok(());
         }
-        let (address, count) = (buffer.address(), buffer.len() as u64);
-        let (pattern, element) = (u32::from_le_bytes(pattern), bytes.len() as u32);
-        let backend = &self.vgpu().backend;
-        backend.fill(self.handle(), address, pattern, element, count)
+        let (address, value, element) = (fill.dst.0, fill.value, fill.element_bytes);
+        let (vgpu, stream) = (self.vgpu(), self.handle());
+        let what = (Activity::Fill, "fill", fill.width * u64::from(element));
+        let backend = &*vgpu.backend;
+        vgpu.timings.around(backend, what, stream, || {
+            backend.fill(stream, address, value, element, fill.width)
+        })
+    }
+
+    /// Makes a graph of what a function does on this stream, and on streams that wait for its events: nothing runs until the
+    /// graph is launched. Functions of the host are recorded by [`Stream::call_each`]. Work on other streams runs at once.
+    ///
+    /// ```
+    /// # const PTX: &str = include_str!("../tests/kernels.ptx");
+    /// # fn main() -> Result<(), mica::Error> {
+    /// use mica::{Device, Grid, Vgpu};
+    ///
+    /// let vgpu = Vgpu::builder().memory(16 << 20).build(&Device::software()?)?;
+    /// let vadd = vgpu.load_ptx(PTX)?.kernel("vadd")?;
+    /// let (x, y) = (vgpu.upload(&[1.0_f32; 64])?, vgpu.alloc::<f32>(64)?);
+    /// let stream = vgpu.stream()?;
+    /// let graph = stream.capture(|| {
+    ///     stream.launch(&vadd, Grid::new(1, 64), (&x, &y, &y, 64_u32))?;
+    ///     stream.launch(&vadd, Grid::new(1, 64), (&x, &y, &y, 64_u32))
+    /// })?;
+    /// let ready = graph.instantiate()?;
+    /// for _ in 0..10 {
+    ///     ready.launch(&stream)?;
+    /// }
+    /// stream.synchronize()?;
+    /// assert_eq!(y.to_vec()?, [20.0; 64]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of the function; also if the stream is the default one or is being captured already, or if another stream was
+    /// taken in and not joined again.
+    pub fn capture<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<Graph> {
+        capture(self.vgpu(), self, work)
+    }
+
+    /// Does some work on this stream and waits for it; how long the device took.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), mica::Error> {
+    /// let device = mica::Device::software()?;
+    /// let vgpu = mica::Vgpu::builder().memory(16 << 20).build(&device)?;
+    /// let (from, mut to) = (vgpu.alloc::<u8>(1 << 20)?, vgpu.alloc::<u8>(1 << 20)?);
+    /// let stream = vgpu.stream()?;
+    /// let ((), time) = stream.timed(|| to.copy_from_buffer(&stream, &from))?;
+    /// println!("{:.1} GB/s", from.size_bytes() as f64 / time.as_secs_f64() / 1e9);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of the function; also if the stream is being captured, or the work fails.
+    pub fn timed<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
+        self.refuse_in_capture("a measurement")?;
+        let (start, end) = (self.vgpu().event()?, self.vgpu().event()?);
+        start.record(self)?;
+        let done = work()?;
+        end.record(self)?;
+        end.synchronize()?;
+        let seconds = f64::from(end.elapsed_since_ms(&start)?) / 1e3;
+        Ok((done, Duration::from_secs_f64(seconds.max(0.0))))
     }
 
     /// Waits for all its work.
     pub fn synchronize(&self) -> Result<()> {
+        self.refuse_in_capture("a wait")?;
         self.vgpu().backend.stream_synchronize(self.handle())
     }
 
     /// Whether all its work is done.
     pub fn is_idle(&self) -> Result<bool> {
+        self.refuse_in_capture("a question")?;
         self.vgpu().backend.stream_query(self.handle())
     }
 
-    /// Makes its later work wait for an event.
+    /// Makes its later work wait for an event. A stream that waits for an event of a captured stream is captured too.
+    ///
+    /// # Errors
+    /// If the event is of another virtual GPU, or a captured stream would wait for work outside of its capture.
     pub fn wait_for(&self, event: &Event) -> Result<()> {
-        let backend = &self.vgpu().backend;
-        backend.stream_wait_event(self.handle(), event.handle)
+        self.vgpu().must_own(event.vgpu(), "the event")?;
+        let (stream, event) = (self.handle(), event.handle());
+        if (self.vgpu().captures).join(stream, event, self.is_default())? {
+            return Ok(());
+        }
+        self.vgpu().backend.stream_wait_event(stream, event)
     }
 
     /// Runs a function in this process after its earlier work and before its later. The function
     /// may wait, but not use the virtual GPU.
     pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.refuse_in_capture("a function that runs once (Stream::call_each takes others)")?;
         let backend = &self.vgpu().backend;
         backend.stream_callback(self.handle(), Box::new(function))
+    }
+
+    /// As [`Stream::call`], for a function that can run often: a captured one runs at each launch of its graph.
+    pub fn call_each(&self, function: impl Fn() + Send + Sync + 'static) -> Result<()> {
+        if self.is_captured() {
+            let node = || Ok((call_op(function), Kept::Nothing));
+            return self.vgpu().captures.record(self.handle(), node).map(drop);
+        }
+        self.call(function)
     }
 
     /// A future that ends when the work queued so far has, for programs that wait for many streams with few threads. No
@@ -210,6 +360,12 @@ impl Stream {
 /// ```
 #[derive(Debug)]
 pub struct Event {
+    owned: Arc<OwnedEvent>,
+}
+
+/// The device's event; destroyed with the last [`Event`] or graph that has it.
+#[derive(Debug)]
+pub(crate) struct OwnedEvent {
     vgpu: Vgpu,
     handle: u64,
 }
@@ -218,34 +374,57 @@ impl Event {
     pub(crate) fn new(vgpu: &Vgpu, timing: bool) -> Result<Self> {
         let handle = vgpu.backend.event_create(timing)?;
         let vgpu = vgpu.clone();
-        Ok(Self { vgpu, handle })
+        let owned = Arc::new(OwnedEvent { vgpu, handle });
+        Ok(Self { owned })
     }
 
-    /// Marks where a stream is now.
+    pub(crate) fn vgpu(&self) -> &Vgpu {
+        &self.owned.vgpu
+    }
+
+    pub(crate) fn handle(&self) -> u64 {
+        self.owned.handle
+    }
+
+    pub(crate) fn owned(&self) -> Arc<OwnedEvent> {
+        Arc::clone(&self.owned)
+    }
+
+    /// Marks where a stream is now. In a captured stream it marks a place in the graph, which other streams can wait for;
+    /// [`Graph::record`] makes an event a part of a graph.
+    ///
+    /// # Errors
+    /// If the stream is of another virtual GPU, or its work has failed.
     pub fn record(&self, stream: &Stream) -> Result<()> {
-        let backend = &self.vgpu.backend;
-        backend.event_record(self.handle, stream.handle())
+        self.vgpu().must_own(stream.vgpu(), "the stream")?;
+        if self.vgpu().captures.mark(self.handle(), stream.handle()) {
+            return Ok(());
+        }
+        let backend = &self.vgpu().backend;
+        backend.event_record(self.handle(), stream.handle())
     }
 
     /// Whether the mark was reached.
     pub fn is_reached(&self) -> Result<bool> {
-        self.vgpu.backend.event_query(self.handle)
+        self.vgpu().backend.event_query(self.handle())
     }
 
     /// Waits for the mark.
     pub fn synchronize(&self) -> Result<()> {
-        self.vgpu.backend.event_synchronize(self.handle)
+        self.vgpu().backend.event_synchronize(self.handle())
     }
 
     /// Milliseconds since an earlier event; both reached.
     pub fn elapsed_since_ms(&self, start: &Event) -> Result<f32> {
-        let backend = &self.vgpu.backend;
-        backend.event_elapsed_ms(start.handle, self.handle)
+        self.vgpu().must_own(start.vgpu(), "the event")?;
+        let backend = &self.vgpu().backend;
+        backend.event_elapsed_ms(start.handle(), self.handle())
     }
 }
 
-impl Drop for Event {
+impl Drop for OwnedEvent {
     fn drop(&mut self) {
+        self.vgpu.captures.forget_event(self.handle);
         let _ = self.vgpu.backend.event_destroy(self.handle);
     }
 }

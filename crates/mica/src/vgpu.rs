@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mica_cuda_abi::DeviceAttribute;
 use mica_limits::Environment;
 use mica_scheduler::Priority;
 use mica_vgpu::{MemoryFull, NumberFormats, Statistics, VgpuSpec};
@@ -12,7 +13,10 @@ use crate::connected::Connected;
 use crate::device::{Device, DeviceInfo};
 use crate::driver::Driven;
 use crate::embedded::Embedded;
+use crate::graph::Captures;
+use crate::launches::Launches;
 use crate::module::Module;
+use crate::profile::Timings;
 use crate::stream::{Event, Stream};
 use crate::{Error, Result};
 
@@ -110,6 +114,9 @@ impl VgpuBuilder {
 #[derive(Clone)]
 pub struct Vgpu {
     pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) captures: Arc<Captures>,
+    pub(crate) launches: Arc<Launches>,
+    pub(crate) timings: Arc<Timings>,
 }
 
 impl std::fmt::Debug for Vgpu {
@@ -122,7 +129,22 @@ impl std::fmt::Debug for Vgpu {
 
 impl Vgpu {
     pub(crate) fn over(backend: Arc<dyn Backend>) -> Self {
-        Self { backend }
+        Self {
+            backend,
+            captures: Arc::default(),
+            launches: Arc::default(),
+            timings: Arc::default(),
+        }
+    }
+
+    /// Refuses what belongs to another virtual GPU: its handles and addresses mean something else here.
+    pub(crate) fn must_own(&self, other: &Vgpu, what: &str) -> Result<()> {
+        match Arc::ptr_eq(&self.backend, &other.backend) {
+            true => Ok(()),
+            false => Err(Error::Argument(format!(
+                "{what} belongs to another virtual GPU, and the two share no memory"
+            ))),
+        }
     }
 
     /// Begins one.
@@ -184,6 +206,24 @@ impl Vgpu {
         self.backend.info()
     }
 
+    /// An attribute of its device, as `cuDeviceGetAttribute` tells it; `None` where it is not known.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), mica::Error> {
+    /// use mica::{Device, DeviceAttribute, Vgpu};
+    ///
+    /// let vgpu = Vgpu::builder().memory(1 << 20).build(&Device::software()?)?;
+    /// assert_eq!(vgpu.attribute(DeviceAttribute::WarpSize)?, Some(32));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the driver library refuses the question.
+    pub fn attribute(&self, attribute: DeviceAttribute) -> Result<Option<i32>> {
+        self.backend.attribute(attribute)
+    }
+
     /// Its memory now.
     pub fn memory(&self) -> Result<Memory> {
         self.backend.memory()
@@ -227,32 +267,6 @@ impl Vgpu {
         let mut buffer = DeviceBuffer::new(self, values.len())?;
         buffer.copy_from(values)?;
         Ok(buffer)
-    }
-
-    /// Writes bytes to an address of this virtual GPU in the order of a stream; `bytes` may be
-    /// changed on return. For parts of buffers; a whole one has [`DeviceBuffer::copy_from_in`].
-    ///
-    /// # Errors
-    /// If not all of the range is memory of this virtual GPU.
-    pub fn write_bytes(&self, stream: &Stream, address: u64, bytes: &[u8]) -> Result<()> {
-        self.backend.write(stream.handle(), address, bytes)
-    }
-
-    /// Reads bytes from an address of this virtual GPU, after earlier work of the stream.
-    ///
-    /// # Errors
-    /// If not all of the range is memory of this virtual GPU, or earlier work failed.
-    pub fn read_bytes(&self, stream: &Stream, address: u64, bytes: &mut [u8]) -> Result<()> {
-        self.backend.read(stream.handle(), address, bytes)
-    }
-
-    /// Copies bytes from one address of this virtual GPU to another in the order of a stream. For parts of buffers; a
-    /// whole one has [`DeviceBuffer::copy_from_buffer`].
-    ///
-    /// # Errors
-    /// If not all of both ranges is memory of this virtual GPU.
-    pub fn copy_bytes(&self, stream: &Stream, to: u64, from: u64, bytes: u64) -> Result<()> {
-        self.backend.copy(stream.handle(), to, from, bytes)
     }
 
     /// A tensor map, by which kernels for compute capability 9.0 and later copy boxes of a tensor; given to a kernel as
@@ -307,7 +321,9 @@ impl Vgpu {
     /// Begins anew after a fault: everything that was on the virtual GPU is gone, and buffers,
     /// modules, streams and events made before are of no use any more.
     pub fn reset(&self) -> Result<()> {
-        self.backend.reset()
+        self.backend.reset()?;
+        self.launches.clear();
+        Ok(())
     }
 
     /// Changes the memory limit.

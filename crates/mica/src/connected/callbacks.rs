@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use mica_gpu::HostCallback;
+use mica_gpu::{GraphCallback, HostCallback};
 use mica_wire::session::client::SessionClient;
 
 use super::lock;
@@ -15,11 +15,18 @@ use crate::{Error, Result};
 /// How often the thread for host functions looks whether it is still needed.
 const NOTICE: Duration = Duration::from_millis(200);
 
+/// A host function.
+enum Function {
+    Once(HostCallback),
+    /// Of a graph, at each of its launches.
+    Often(GraphCallback),
+}
+
 /// Host functions that wait for their turn.
 #[derive(Default)]
 pub(super) struct Callbacks {
     next: AtomicU64,
-    pending: Mutex<HashMap<u64, HostCallback>>,
+    pending: Mutex<HashMap<u64, Function>>,
     has_thread: Mutex<bool>,
 }
 
@@ -30,6 +37,19 @@ impl Callbacks {
         client: &Arc<SessionClient>,
         function: HostCallback,
     ) -> Result<u64> {
+        Self::add(this, client, Function::Once(function))
+    }
+
+    /// Keeps a function that is due again and again, until it is forgotten.
+    pub(super) fn keep_for_often(
+        this: &Arc<Self>,
+        client: &Arc<SessionClient>,
+        function: &GraphCallback,
+    ) -> Result<u64> {
+        Self::add(this, client, Function::Often(Arc::clone(function)))
+    }
+
+    fn add(this: &Arc<Self>, client: &Arc<SessionClient>, function: Function) -> Result<u64> {
         Self::start(this, client)?;
         let number = this.next.fetch_add(1, Relaxed) + 1;
         lock(&this.pending).insert(number, function);
@@ -39,6 +59,22 @@ impl Callbacks {
     /// Drops a function that will not be due.
     pub(super) fn forget(&self, number: u64) {
         lock(&self.pending).remove(&number);
+    }
+
+    /// A function that is due.
+    fn due(&self, number: u64) -> Option<HostCallback> {
+        let mut pending = lock(&self.pending);
+        match pending.get(&number)? {
+            Function::Often(make) => {
+                let make = Arc::clone(make);
+                drop(pending);
+                Some(make())
+            }
+            Function::Once(_) => match pending.remove(&number)? {
+                Function::Once(function) => Some(function),
+                Function::Often(_) => None,
+            },
+        }
     }
 
     fn start(this: &Arc<Self>, client: &Arc<SessionClient>) -> Result<()> {
@@ -64,8 +100,7 @@ fn serve(client: &Weak<SessionClient>, callbacks: &Weak<Callbacks>) -> bool {
     };
     match client.next_notice(NOTICE) {
         Ok(Some(callback)) => {
-            let function = lock(&callbacks.pending).remove(&callback);
-            if let Some(function) = function {
+            if let Some(function) = callbacks.due(callback) {
                 // A function that panics must not leave its stream waiting for ever.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(function));
             }

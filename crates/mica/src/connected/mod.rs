@@ -1,22 +1,27 @@
 //! A virtual GPU behind a worker.
 
 mod callbacks;
+mod convert;
+mod graphs;
+mod managed;
 
+use std::collections::HashMap;
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
+use mica_cuda_abi::DeviceAttribute;
 use mica_gpu::{
-    DevicePtr, GlobalDescription, HostCallback, KernelDescription, ModuleInfo, ParamLayout,
-    TensorMap, TensorMapKind, TensorMapRequest,
+    ArrayDescriptor, DevicePtr, GlobalDescription, HostCallback, ModuleInfo, TensorMap,
+    TensorMapRequest, TextureDescriptor,
 };
 use mica_limits::{Environment, connect_session};
-use mica_vgpu::Statistics;
-use mica_wire::session::client::SessionClient;
+use mica_vgpu::{GraphNode, Statistics};
+use mica_wire::session::client::{DeviceBox, HostBox, SessionClient};
 use mica_wire::session::{
     self as wire, CopyBox, CopyPlace, Field as _, SessionError, SharedHostMemory,
 };
 
-use crate::backend::{Backend, LaunchCall, PendingBytes};
+use crate::backend::{Backend, DeviceSide, LaunchCall, ManagedMemory, PendingBytes};
 use crate::device::DeviceInfo;
 use crate::vgpu::Memory;
 use crate::{Error, Result};
@@ -28,9 +33,11 @@ pub(crate) struct Connected {
     callbacks: Arc<Callbacks>,
     /// Host memory whose copies are over; freed when the next is made.
     spent: Arc<Mutex<Vec<SharedHostMemory>>>,
+    /// Numbers of the host functions of graphs, by graph.
+    graphs: Mutex<HashMap<u64, Vec<u64>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -52,6 +59,7 @@ impl Connected {
             context: Mutex::new(context),
             callbacks: Arc::default(),
             spent: Arc::default(),
+            graphs: Mutex::default(),
         }))
     }
 
@@ -218,6 +226,20 @@ impl Backend for Connected {
         self.post(&wire::Copy { stream, area })
     }
 
+    fn write_box(&self, stream: u64, to: &DeviceSide, bytes: &[u8]) -> Result<()> {
+        self.check_late()?;
+        let (host, device) = boxes(to, bytes.as_ptr().cast_mut())?;
+        // SAFETY: `bytes` is borrowed for the whole call, and only read.
+        Ok(unsafe { self.client.write_box(stream, &host, &device) }?)
+    }
+
+    fn read_box(&self, stream: u64, from: &DeviceSide, bytes: &mut [u8]) -> Result<()> {
+        let (host, device) = boxes(from, bytes.as_mut_ptr())?;
+        // SAFETY: `bytes` is borrowed for the whole call.
+        let result = unsafe { self.client.read_box(stream, &host, &device) };
+        self.synced(result)
+    }
+
     fn fill(&self, stream: u64, address: u64, value: u32, element: u32, count: u64) -> Result<()> {
         self.post(&wire::Fill {
             stream,
@@ -302,7 +324,7 @@ impl Backend for Connected {
     fn module_load(&self, image: &[u8]) -> Result<(u64, ModuleInfo)> {
         let exact = mica_limits::memcheck();
         let loaded = self.client.module_load(self.context(), image, exact)?;
-        let kernels = loaded.kernels.into_iter().map(kernel).collect();
+        let kernels = loaded.kernels.into_iter().map(convert::kernel).collect();
         let globals = loaded.globals.into_iter();
         let globals = globals.map(|global| GlobalDescription {
             name: global.name,
@@ -321,6 +343,10 @@ impl Backend for Connected {
 
     fn launch(&self, launch: &LaunchCall<'_>) -> Result<()> {
         self.check_late()?;
+        if !launch.attributes.is_empty() {
+            let (request, tail) = graphs::launch_with(&launch.owned(), launch.stream);
+            return Ok(self.client.post(&request, &tail)?);
+        }
         let request = wire::Launch {
             stream: launch.stream,
             module: launch.module,
@@ -345,7 +371,7 @@ impl Backend for Connected {
 
     fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap> {
         let mut shape = Vec::with_capacity(256);
-        tensor_map_shape(request).put(&mut shape);
+        convert::tensor_map_shape(request).put(&mut shape);
         let context = self.context();
         let made = self
             .client
@@ -355,56 +381,77 @@ impl Backend for Connected {
         made.try_into()
             .map_err(|_| Error::Argument(format!("a tensor map has 128 bytes, {length} came")))
     }
-}
 
-fn kernel(layout: wire::KernelLayout) -> KernelDescription {
-    let params = layout.params.iter();
-    let params = params.map(|&(offset, size)| ParamLayout { offset, size });
-    KernelDescription {
-        name: layout.name,
-        params: params.collect(),
-        static_shared: layout.static_shared,
-        local_bytes: layout.local_bytes,
-        const_bytes: layout.const_bytes,
-        registers: layout.registers,
-        max_threads: layout.max_threads,
-        ptx_version: layout.ptx_version,
-        binary_version: layout.binary_version,
-        is_complete: layout.is_complete,
+    fn graph_instantiate(&self, nodes: Vec<GraphNode>) -> Result<u64> {
+        self.make_graph(&nodes)
+    }
+
+    fn graph_update(&self, graph: u64, nodes: Vec<GraphNode>) -> Result<()> {
+        self.change_graph(graph, &nodes)
+    }
+
+    fn graph_launch(&self, graph: u64, stream: u64) -> Result<()> {
+        self.post(&wire::GraphLaunch { graph, stream })
+    }
+
+    fn graph_upload(&self, graph: u64, stream: u64) -> Result<()> {
+        self.post(&wire::GraphUpload { graph, stream })
+    }
+
+    fn graph_destroy(&self, graph: u64) -> Result<()> {
+        self.end_graph(graph)
+    }
+
+    fn array_create(&self, descriptor: &ArrayDescriptor) -> Result<u64> {
+        let (context, shape) = (self.context(), convert::array_shape(descriptor));
+        Ok((self.client.call(&wire::ArrayCreate { context, shape })?).value)
+    }
+
+    fn array_destroy(&self, array: u64) -> Result<()> {
+        self.client.call(&wire::ArrayDestroy { array })?;
+        Ok(())
+    }
+
+    fn texture_create(&self, descriptor: &TextureDescriptor) -> Result<u64> {
+        let (context, shape) = (self.context(), convert::texture_shape(descriptor));
+        Ok((self.client.call(&wire::TextureCreate { context, shape })?).value)
+    }
+
+    fn surface_create(&self, array: u64) -> Result<u64> {
+        let context = self.context();
+        Ok((self.client.call(&wire::SurfaceCreate { context, array })?).value)
+    }
+
+    fn texture_destroy(&self, handle: u64) -> Result<()> {
+        let context = self.context();
+        self.client
+            .call(&wire::TextureDestroy { context, handle })?;
+        Ok(())
+    }
+
+    fn attribute(&self, attribute: DeviceAttribute) -> Result<Option<i32>> {
+        let known = self.client.snapshot().attributes.iter();
+        let found = known.copied().find(|(id, _)| *id == attribute as u32);
+        Ok(found.map(|(_, value)| value))
+    }
+
+    fn managed_alloc(&self, bytes: u64) -> Result<Box<dyn ManagedMemory>> {
+        managed::alloc(&self.client, self.context(), bytes)
     }
 }
 
-/// A request for a tensor map as it travels.
-fn tensor_map_shape(request: &TensorMapRequest) -> wire::TensorMapShape {
-    let mut shape = wire::TensorMapShape {
-        kind: 0,
-        data_type: request.data_type,
-        rank: request.rank,
-        address: request.address.0,
-        dims: request.dims,
-        strides: request.strides,
-        tile: [0; 5],
-        lower: [0; 5],
-        upper: [0; 5],
-        channels: 0,
-        pixels: 0,
-        element_strides: request.element_strides,
-        interleave: request.interleave,
-        mode: 0,
-        swizzle: request.swizzle,
-        l2_promotion: request.l2_promotion,
-        fill: request.fill,
+/// Both sides of a copy between rows of this process, one after the other, and the device.
+fn boxes(side: &DeviceSide, pointer: *mut u8) -> Result<(HostBox, DeviceBox)> {
+    let (width, height, _) = side.extent;
+    let host = HostBox {
+        pointer,
+        pitch: (width, width * height),
+        extent: side.extent,
     };
-    match request.kind {
-        TensorMapKind::Tiled(tile) => shape.tile = tile,
-        TensorMapKind::Im2col(lower, upper, channels, pixels) => {
-            (shape.kind, shape.lower, shape.upper) = (1, lower, upper);
-            (shape.channels, shape.pixels) = (channels, pixels);
-        }
-        TensorMapKind::Im2colWide(lower, upper, channels, pixels, mode) => {
-            (shape.kind, shape.lower[0], shape.upper[0]) = (2, lower, upper);
-            (shape.channels, shape.pixels, shape.mode) = (channels, pixels, mode);
-        }
-    }
-    shape
+    let device = DeviceBox {
+        place: convert::place(side.place)?,
+        pitch: side.pitch,
+        offset: [0; 3],
+    };
+    Ok((host, device))
 }

@@ -2,8 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{Array3dDescriptor, CuResult, LaunchConfig};
 
+use super::structs::{BoxCopy, FillNode, HostNode, KernelNode, Resource, TextureReading};
 use crate::{Error, Result};
 
 /// Handle of a context, stream, event, module or function.
@@ -96,9 +97,40 @@ functions! {
         Raw, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Raw,
         *mut *mut c_void, *mut *mut c_void,
     );
+    launch_ex = c"cuLaunchKernelEx":
+        fn(*const LaunchConfig, Raw, *mut *mut c_void, *mut *mut c_void);
     launch_cooperative = c"cuLaunchCooperativeKernel": fn(
         Raw, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Raw, *mut *mut c_void,
     );
+    copy_3d = c"cuMemcpy3DAsync_v2": fn(*const BoxCopy, Raw);
+    managed_alloc = c"cuMemAllocManaged": fn(*mut u64, usize, c_uint);
+    prefetch = c"cuMemPrefetchAsync": fn(u64, usize, c_int, Raw);
+    graph_create = c"cuGraphCreate": fn(*mut Raw, c_uint);
+    graph_destroy = c"cuGraphDestroy": fn(Raw);
+    graph_kernel = c"cuGraphAddKernelNode_v2":
+        fn(*mut Raw, Raw, *const Raw, usize, *const KernelNode);
+    graph_kernel_attribute = c"cuGraphKernelNodeSetAttribute":
+        fn(Raw, c_uint, *const [u32; 16]);
+    graph_copy = c"cuGraphAddMemcpyNode":
+        fn(*mut Raw, Raw, *const Raw, usize, *const BoxCopy, Raw);
+    graph_fill = c"cuGraphAddMemsetNode":
+        fn(*mut Raw, Raw, *const Raw, usize, *const FillNode, Raw);
+    graph_call = c"cuGraphAddHostNode":
+        fn(*mut Raw, Raw, *const Raw, usize, *const HostNode);
+    graph_record = c"cuGraphAddEventRecordNode": fn(*mut Raw, Raw, *const Raw, usize, Raw);
+    graph_wait = c"cuGraphAddEventWaitNode": fn(*mut Raw, Raw, *const Raw, usize, Raw);
+    graph_nothing = c"cuGraphAddEmptyNode": fn(*mut Raw, Raw, *const Raw, usize);
+    graph_instantiate = c"cuGraphInstantiateWithFlags": fn(*mut Raw, Raw, u64);
+    graph_launch = c"cuGraphLaunch": fn(Raw, Raw);
+    graph_upload = c"cuGraphUpload": fn(Raw, Raw);
+    graph_exec_destroy = c"cuGraphExecDestroy": fn(Raw);
+    array_create = c"cuArray3DCreate_v2": fn(*mut Raw, *const Array3dDescriptor);
+    array_destroy = c"cuArrayDestroy": fn(Raw);
+    texture_create = c"cuTexObjectCreate":
+        fn(*mut u64, *const Resource, *const TextureReading, *const c_void);
+    texture_destroy = c"cuTexObjectDestroy": fn(u64);
+    surface_create = c"cuSurfObjectCreate": fn(*mut u64, *const Resource);
+    surface_destroy = c"cuSurfObjectDestroy": fn(u64);
     occupancy = c"cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, Raw, c_int, usize);
     tensor_map_tiled = c"cuTensorMapEncodeTiled": fn(
         *mut c_void, c_uint, c_uint, u64, *const u64, *const u64, *const u32, *const u32,

@@ -4,31 +4,30 @@
 //! primary context, which the CUDA runtime uses too: NVIDIA's libraries and Python's frameworks in this process can share them.
 
 mod functions;
+mod graphs;
 mod host;
 mod modules;
+mod structs;
+mod textures;
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute};
 use mica_gpu::{
-    GlobalDescription, HostCallback, ModuleInfo, TensorMap, TensorMapKind, TensorMapRequest,
+    ArrayDescriptor, GlobalDescription, HostCallback, LaunchAttribute, ModuleInfo, TensorMap,
+    TensorMapKind, TensorMapRequest, TextureDescriptor,
 };
-use mica_vgpu::Statistics;
+use mica_vgpu::{GraphNode, RawAttribute, Statistics};
 
-use crate::backend::{Backend, LaunchCall, PendingBytes};
+use crate::backend::{Backend, DeviceSide, LaunchCall, ManagedMemory, PendingBytes};
 use crate::device::DeviceInfo;
 use crate::vgpu::Memory;
 use crate::{Error, Result};
 use functions::{Functions, Raw, check};
+use graphs::Graphs;
 use host::Spent;
 use modules::Modules;
-
-/// Attributes of a device, as cuda.h numbers them.
-const MAX_THREADS_PER_BLOCK: c_uint = 1;
-const MULTIPROCESSORS: c_uint = 16;
-const CAPABILITY: [c_uint; 2] = [75, 76];
-const MAX_SHARED_PER_BLOCK: c_uint = 97;
 
 /// The first device of the driver library, in its primary context.
 pub(crate) struct Driven {
@@ -37,6 +36,7 @@ pub(crate) struct Driven {
     context: usize,
     info: DeviceInfo,
     modules: Modules,
+    graphs: Graphs,
     spent: Arc<Mutex<Spent>>,
 }
 
@@ -44,6 +44,27 @@ pub(crate) struct Driven {
 struct Entered<'a> {
     functions: &'a Functions,
     is_pushed: bool,
+}
+
+impl<'a> Entered<'a> {
+    fn new(functions: &'a Functions, context: usize) -> Result<Self> {
+        let mut now: Raw = std::ptr::null_mut();
+        // SAFETY: writes one handle.
+        check("cuCtxGetCurrent", unsafe {
+            (functions.context_current)(&mut now)
+        })?;
+        let is_pushed = now as usize != context;
+        if is_pushed {
+            // SAFETY: the primary context is retained for as long as anybody who enters it lives.
+            check("cuCtxPushCurrent", unsafe {
+                (functions.context_push)(context as Raw)
+            })?;
+        }
+        Ok(Entered {
+            functions,
+            is_pushed,
+        })
+    }
 }
 
 impl Drop for Entered<'_> {
@@ -75,6 +96,7 @@ impl Driven {
             context: context as usize,
             info: DeviceInfo::default(),
             modules: Modules::default(),
+            graphs: Graphs::default(),
             spent: Arc::default(),
         };
         made.info = made.describe()?;
@@ -82,23 +104,7 @@ impl Driven {
     }
 
     fn enter(&self) -> Result<Entered<'_>> {
-        let functions = &*self.functions;
-        let mut now: Raw = std::ptr::null_mut();
-        // SAFETY: writes one handle.
-        check("cuCtxGetCurrent", unsafe {
-            (functions.context_current)(&mut now)
-        })?;
-        let is_pushed = now as usize != self.context;
-        if is_pushed {
-            // SAFETY: the primary context is retained for as long as `self` lives.
-            check("cuCtxPushCurrent", unsafe {
-                (functions.context_push)(self.context as Raw)
-            })?;
-        }
-        Ok(Entered {
-            functions,
-            is_pushed,
-        })
+        Entered::new(&self.functions, self.context)
     }
 
     /// Makes a call of the driver with the context current.
@@ -107,13 +113,9 @@ impl Driven {
         check(name, call(&self.functions))
     }
 
-    fn attribute(&self, attribute: c_uint) -> Result<u32> {
-        let mut value = 0;
-        // SAFETY: writes one number.
-        self.call("cuDeviceGetAttribute", |f| unsafe {
-            (f.device_attribute)(&mut value, attribute, self.device)
-        })?;
-        Ok(value.unsigned_abs())
+    fn number(&self, attribute: DeviceAttribute) -> Result<u32> {
+        let value = self.attribute(attribute)?;
+        Ok(value.unwrap_or(0).unsigned_abs())
     }
 
     fn describe(&self) -> Result<DeviceInfo> {
@@ -136,15 +138,17 @@ impl Driven {
             (f.priorities)(&mut stream_priorities.0, &mut stream_priorities.1)
         })?;
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        let [major, minor] = CAPABILITY;
+        use DeviceAttribute as A;
+        let major = self.number(A::ComputeCapabilityMajor)?;
+        let minor = self.number(A::ComputeCapabilityMinor)?;
         Ok(DeviceInfo {
             name: String::from_utf8_lossy(name).into_owned(),
             uuid,
-            compute_capability: (self.attribute(major)?, self.attribute(minor)?),
+            compute_capability: (major, minor),
             total_memory: total_memory as u64,
-            multiprocessors: self.attribute(MULTIPROCESSORS)?,
-            max_threads_per_block: self.attribute(MAX_THREADS_PER_BLOCK)?,
-            max_shared_per_block: self.attribute(MAX_SHARED_PER_BLOCK)?,
+            multiprocessors: self.number(A::MultiprocessorCount)?,
+            max_threads_per_block: self.number(A::MaxThreadsPerBlock)?,
+            max_shared_per_block: self.number(A::MaxSharedMemoryPerBlockOptin)?,
             stream_priorities,
         })
     }
@@ -172,6 +176,14 @@ fn cannot<T>(what: &str) -> Result<T> {
     Err(Error::Argument(format!(
         "a virtual GPU through the driver library cannot {what}"
     )))
+}
+
+/// What makes a launch a cooperative one.
+fn cooperative() -> RawAttribute {
+    let mut value = [0; 16];
+    value[0] = 1;
+    let id = LaunchAttribute::COOPERATIVE;
+    RawAttribute { id, value }
 }
 
 impl Backend for Driven {
@@ -265,6 +277,14 @@ impl Backend for Driven {
         self.call("cuMemcpyDtoDAsync", |f| unsafe {
             (f.copy_on_device)(dst, src, bytes as usize, stream as Raw)
         })
+    }
+
+    fn write_box(&self, stream: u64, to: &DeviceSide, bytes: &[u8]) -> Result<()> {
+        self.copy_rows(stream, to, textures::source(bytes), true)
+    }
+
+    fn read_box(&self, stream: u64, from: &DeviceSide, bytes: &mut [u8]) -> Result<()> {
+        self.copy_rows(stream, from, (bytes.as_mut_ptr(), bytes.len()), false)
     }
 
     fn fill(&self, stream: u64, address: u64, value: u32, element: u32, count: u64) -> Result<()> {
@@ -408,48 +428,107 @@ impl Backend for Driven {
             )));
         }
         let mut room = Room([0; 128]);
+        let out = room.0.as_mut_ptr().cast();
+        let (data, rank, address) = (request.data_type, request.rank, request.address.0);
+        let (dims, strides) = (request.dims.as_ptr(), request.strides.as_ptr());
+        let element = request.element_strides.as_ptr();
+        let (interleave, swizzle) = (request.interleave, request.swizzle);
+        let (l2, fill) = (request.l2_promotion, request.fill);
         match &request.kind {
-            // SAFETY: writes 128 bytes; all arrays have five numbers, the driver reads at most as many.
-            TensorMapKind::Tiled(tile) => self.call("cuTensorMapEncodeTiled", |f| unsafe {
-                (f.tensor_map_tiled)(
-                    room.0.as_mut_ptr().cast(),
-                    request.data_type,
-                    request.rank,
-                    request.address.0,
-                    request.dims.as_ptr(),
-                    request.strides.as_ptr(),
-                    tile.as_ptr(),
-                    request.element_strides.as_ptr(),
-                    request.interleave,
-                    request.swizzle,
-                    request.l2_promotion,
-                    request.fill,
-                )
-            })?,
+            TensorMapKind::Tiled(tile) => {
+                let tile = tile.as_ptr();
+                // SAFETY: writes 128 bytes; all arrays have five numbers, the driver reads at most as many.
+                self.call("cuTensorMapEncodeTiled", |f| unsafe {
+                    (f.tensor_map_tiled)(
+                        out, data, rank, address, dims, strides, tile, element, interleave,
+                        swizzle, l2, fill,
+                    )
+                })?;
+            }
             TensorMapKind::Im2col(lower, upper, channels, pixels) => {
+                let (lower, upper) = (lower.as_ptr(), upper.as_ptr());
                 // SAFETY: as above; corners have a number for each dimension but two.
                 self.call("cuTensorMapEncodeIm2col", |f| unsafe {
                     (f.tensor_map_im2col)(
-                        room.0.as_mut_ptr().cast(),
-                        request.data_type,
-                        request.rank,
-                        request.address.0,
-                        request.dims.as_ptr(),
-                        request.strides.as_ptr(),
-                        lower.as_ptr(),
-                        upper.as_ptr(),
-                        *channels,
-                        *pixels,
-                        request.element_strides.as_ptr(),
-                        request.interleave,
-                        request.swizzle,
-                        request.l2_promotion,
-                        request.fill,
+                        out, data, rank, address, dims, strides, lower, upper, *channels, *pixels,
+                        element, interleave, swizzle, l2, fill,
                     )
                 })?;
             }
             TensorMapKind::Im2colWide(..) => return cannot("make this kind of tensor map"),
         }
         Ok(room.0)
+    }
+
+    fn graph_instantiate(&self, nodes: Vec<GraphNode>) -> Result<u64> {
+        self.make_graph(&nodes)
+    }
+
+    fn graph_update(&self, graph: u64, nodes: Vec<GraphNode>) -> Result<()> {
+        self.change_graph(graph, &nodes)
+    }
+
+    fn graph_launch(&self, graph: u64, stream: u64) -> Result<()> {
+        // SAFETY: live handles.
+        self.with_graph(graph, "cuGraphLaunch", |f, exec| unsafe {
+            (f.graph_launch)(exec, stream as Raw)
+        })
+    }
+
+    fn graph_upload(&self, graph: u64, stream: u64) -> Result<()> {
+        // SAFETY: live handles.
+        self.with_graph(graph, "cuGraphUpload", |f, exec| unsafe {
+            (f.graph_upload)(exec, stream as Raw)
+        })
+    }
+
+    fn graph_destroy(&self, graph: u64) -> Result<()> {
+        self.end_graph(graph)
+    }
+
+    fn array_create(&self, descriptor: &ArrayDescriptor) -> Result<u64> {
+        self.make_array(descriptor)
+    }
+
+    fn array_destroy(&self, array: u64) -> Result<()> {
+        // SAFETY: made by `array_create`, destroyed once.
+        self.call("cuArrayDestroy", |f| unsafe {
+            (f.array_destroy)(array as Raw)
+        })
+    }
+
+    fn texture_create(&self, descriptor: &TextureDescriptor) -> Result<u64> {
+        self.make_texture(descriptor)
+    }
+
+    fn surface_create(&self, array: u64) -> Result<u64> {
+        self.make_surface(array)
+    }
+
+    fn texture_destroy(&self, texture: u64) -> Result<()> {
+        // SAFETY: made by `texture_create`, destroyed once.
+        self.call("cuTexObjectDestroy", |f| unsafe {
+            (f.texture_destroy)(texture)
+        })
+    }
+
+    fn surface_destroy(&self, surface: u64) -> Result<()> {
+        // SAFETY: made by `surface_create`, destroyed once.
+        self.call("cuSurfObjectDestroy", |f| unsafe {
+            (f.surface_destroy)(surface)
+        })
+    }
+
+    fn attribute(&self, attribute: DeviceAttribute) -> Result<Option<i32>> {
+        let mut value = 0;
+        // SAFETY: writes one number.
+        self.call("cuDeviceGetAttribute", |f| unsafe {
+            (f.device_attribute)(&mut value, attribute as c_uint, self.device)
+        })?;
+        Ok(Some(value))
+    }
+
+    fn managed_alloc(&self, bytes: u64) -> Result<Box<dyn ManagedMemory>> {
+        self.make_managed(bytes)
     }
 }

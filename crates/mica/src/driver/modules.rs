@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, LaunchAttributeRecord, LaunchConfig};
 use mica_gpu::{DevicePtr, GlobalDescription, KernelDescription, ModuleInfo, ParamLayout};
+use mica_vgpu::RawAttribute;
 
 use super::functions::{Raw, check};
 use super::{Driven, cannot};
@@ -197,43 +198,77 @@ impl Driven {
         }
     }
 
-    pub(super) fn launch_kernel(&self, launch: &LaunchCall<'_>) -> Result<()> {
-        let _entered = self.enter()?;
+    /// A kernel that may have so much dynamic shared memory, and where each of its parameters lies in the packed ones.
+    pub(super) fn prepared(
+        &self,
+        module: u64,
+        kernel: u32,
+        shared: u32,
+        packed: &[u8],
+    ) -> Result<(Raw, Vec<*mut c_void>)> {
         let mut modules = self.modules.lock();
-        let function = modules.get_mut(&launch.module);
-        let Some(function) = function.and_then(|m| m.get_mut(launch.kernel as usize)) else {
+        let function = modules.get_mut(&module);
+        let Some(function) = function.and_then(|m| m.get_mut(kernel as usize)) else {
             return cannot("launch a kernel of an unloaded module");
         };
-        let shared = launch.dynamic_shared;
         if shared > function.allowed_shared
             && shared + function.static_shared > SHARED_WITHOUT_OPT_IN
         {
             // SAFETY: takes numbers; the function's module is loaded.
-            check("cuFuncSetAttribute", unsafe {
-                let set = self.functions.function_set_attribute;
+            self.call("cuFuncSetAttribute", |f| unsafe {
+                let set = f.function_set_attribute;
                 set(function.raw as Raw, MAX_DYNAMIC_SHARED, shared as c_int)
             })?;
             function.allowed_shared = shared;
         }
-        let start = launch.params.as_ptr().cast_mut();
+        let start = packed.as_ptr().cast_mut();
         let places = function.params.iter();
-        let mut params: Vec<*mut c_void> = places
-            .map(|p| start.wrapping_add(p.offset as usize).cast())
-            .collect();
-        let raw = function.raw as Raw;
-        drop(modules);
+        let params = places.map(|p| start.wrapping_add(p.offset as usize).cast());
+        Ok((function.raw as Raw, params.collect()))
+    }
+
+    pub(super) fn launch_kernel(&self, launch: &LaunchCall<'_>) -> Result<()> {
+        let _entered = self.enter()?;
+        let shared = launch.dynamic_shared;
+        let (raw, mut params) =
+            self.prepared(launch.module, launch.kernel, shared, launch.params)?;
         let ([x, y, z], [a, b, c]) = (launch.grid, launch.block);
         let (stream, params) = (launch.stream as Raw, params.as_mut_ptr());
         let f = &self.functions;
+        let no_extra = std::ptr::null_mut();
+        if !launch.attributes.is_empty() {
+            let mut records: Vec<_> = launch.attributes.iter().map(record).collect();
+            if launch.cooperative {
+                records.push(record(&super::cooperative()));
+            }
+            let config = LaunchConfig {
+                grid: launch.grid,
+                block: launch.block,
+                shared_bytes: shared,
+                stream,
+                attributes: records.as_ptr().cast(),
+                attribute_count: records.len() as u32,
+            };
+            // SAFETY: the attributes outlive the call; `pack` has made the parameters after the function's own layout.
+            let code = unsafe { (f.launch_ex)(&config, raw, params, no_extra) };
+            return check("cuLaunchKernelEx", code);
+        }
         if launch.cooperative {
             // SAFETY: `pack` has made the parameters after the function's own layout.
             let code =
                 unsafe { (f.launch_cooperative)(raw, x, y, z, a, b, c, shared, stream, params) };
             return check("cuLaunchCooperativeKernel", code);
         }
-        let no_extra = std::ptr::null_mut();
         // SAFETY: as above.
         let code = unsafe { (f.launch)(raw, x, y, z, a, b, c, shared, stream, params, no_extra) };
         check("cuLaunchKernel", code)
+    }
+}
+
+fn record(attribute: &RawAttribute) -> LaunchAttributeRecord {
+    LaunchAttributeRecord {
+        id: attribute.id,
+        pad: 0,
+        value: attribute.value,
     }
 }

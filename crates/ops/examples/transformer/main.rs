@@ -94,25 +94,50 @@ fn steps(word: Option<String>) -> Result<u32> {
     })
 }
 
-/// The loss over the steps as an SVG picture.
+/// The loss over the steps as an SVG picture: a thin line for each step, a thick one for the mean of ten.
 fn draw(losses: &[f32]) -> String {
     let most = losses.iter().fold(0.1_f32, |a, b| a.max(*b));
-    let (width, height) = (640.0, 240.0);
-    let mut points = String::new();
-    for (step, loss) in losses.iter().enumerate() {
-        let x = 40.0 + (width - 50.0) * step as f32 / losses.len().max(2) as f32;
-        let y = 10.0 + (height - 40.0) * (1.0 - loss / most);
-        let _ = write!(points, "{x:.1},{y:.1} ");
+    let (width, height, left, top) = (640.0_f32, 260.0_f32, 44.0_f32, 24.0_f32);
+    let (right, bottom) = (width - 12.0, height - 34.0);
+    let x = |step: usize| left + (right - left) * step as f32 / losses.len().max(2) as f32;
+    let y = |loss: f32| bottom - (bottom - top) * loss / most;
+    let line = |values: &[f32]| {
+        values
+            .iter()
+            .enumerate()
+            .fold(String::new(), |mut points, (step, loss)| {
+                let _ = write!(points, "{:.1},{:.1} ", x(step), y(*loss));
+                points
+            })
+    };
+    let means = (0..losses.len()).map(|step| {
+        let last = &losses[step.saturating_sub(9)..=step];
+        last.iter().sum::<f32>() / last.len() as f32
+    });
+    let means: Vec<f32> = means.collect();
+    let mut marks = String::new();
+    for part in 0..=4 {
+        let (loss, step) = (most * part as f32 / 4.0, losses.len() * part / 4);
+        let (at, below) = (y(loss), x(step));
+        let _ = write!(
+            marks,
+            "<path d='M{left} {at:.1}H{right}' stroke='#ddd'/>\
+             <text x='{:.1}' y='{:.1}' text-anchor='end'>{loss:.1}</text>\
+             <text x='{below:.1}' y='{:.1}' text-anchor='middle'>{step}</text>",
+            left - 6.0,
+            at + 4.0,
+            bottom + 16.0
+        );
     }
     format!(
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' font-family='sans-serif' font-size='12'>\
-         <rect width='100%' height='100%' fill='white'/>\
-         <polyline points='{points}' fill='none' stroke='#356' stroke-width='2'/>\
-         <text x='4' y='20'>{most:.1}</text><text x='4' y='{}'>0</text>\
-         <text x='{}' y='{}'>{} steps, loss</text></svg>\n",
-        height - 30.0,
-        width / 2.0,
-        height - 10.0,
-        losses.len()
+         <rect width='100%' height='100%' fill='white'/>{marks}\
+         <polyline points='{}' fill='none' stroke='#9bc' stroke-width='1'/>\
+         <polyline points='{}' fill='none' stroke='#246' stroke-width='2'/>\
+         <text x='{left}' y='14'>loss by step, from {:.2} to {:.2}</text></svg>\n",
+        line(losses),
+        line(&means),
+        losses.first().unwrap_or(&0.0),
+        means.last().unwrap_or(&0.0),
     )
 }

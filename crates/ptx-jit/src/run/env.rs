@@ -7,8 +7,10 @@ use mica_ptx::ast::{
 
 use mica_ptx_ops::typed::mask;
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
 use super::dispatch::header;
+use super::helpers::poll;
 use crate::kernel::Kernel;
 use crate::plan::SlowSite;
 use crate::scratch;
@@ -16,6 +18,20 @@ use crate::unit::{Class, Place, VarPlace};
 
 /// Most registers one instruction reads.
 pub(crate) const MAX_USES: usize = 40;
+
+/// Why an instruction ends its block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Fault(Fault),
+    /// The device asked for the end of the block.
+    Cancelled,
+}
+
+impl From<Fault> for End {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
 
 /// One thread at one instruction.
 pub(crate) struct Env<'a> {
@@ -51,12 +67,29 @@ impl<'a> Env<'a> {
         unsafe { *header((*self.ctx).scratch, super::SPIN_COUNT) = super::TIRED };
     }
 
+    /// Does what the device's word says: goes on, holds still, or ends the block. For instructions that take long.
+    #[inline]
+    pub(crate) fn poll(&self) -> Result<(), End> {
+        // SAFETY: the context and its stop word are valid for the block.
+        let word = unsafe { (*(*self.ctx).stop).load(Ordering::Relaxed) };
+        match word != 0 && poll(self.ctx) != 0 {
+            true => Err(End::Cancelled),
+            false => Ok(()),
+        }
+    }
+
     /// Has the dispatcher sleep that long once no thread of the block can do anything else.
     pub(crate) fn sleep(&self, ns: u32) {
         self.give_way();
         // SAFETY: as above.
         let asked = unsafe { &mut *header((*self.ctx).scratch, scratch::SLEEP) };
         *asked = ns.max(*asked);
+    }
+
+    /// Tells the dispatcher that a thread has done what others may wait for.
+    pub(crate) fn progress(&self) {
+        // SAFETY: as above.
+        unsafe { *header((*self.ctx).scratch, scratch::PROGRESS) = 1 };
     }
 
     /// A thread at an instruction that the runtime does; its registers are still to be filled in.

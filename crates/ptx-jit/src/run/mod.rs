@@ -11,6 +11,8 @@ mod coherence;
 mod collective;
 mod dispatch;
 mod env;
+mod fragments;
+mod groups;
 mod helpers;
 mod matrix_ops;
 mod members;

@@ -5,8 +5,10 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use mica::{Grid, Vgpu};
+use mica::{ArrayShape, DeviceAttribute, Filter, Graph, Grid, TextureOptions, Vgpu};
 use mica_ops::{Activation, DType, Gemm, Ops, Precision, Tensor};
 
 use super::{Host, TOKEN, built};
@@ -43,6 +45,13 @@ fn inside(name: &str, set: impl FnOnce(&mut Command)) -> String {
 #[test]
 fn a_rust_program_uses_its_driver_library() {
     inside("through_the_driver", |_| {});
+}
+
+#[test]
+fn graphs_textures_and_managed_memory_are_the_drivers() {
+    inside("graphs_through_the_driver", |_| {});
+    inside("textures_through_the_driver", |_| {});
+    inside("memory_through_the_driver", |_| {});
 }
 
 #[test]
@@ -132,6 +141,133 @@ fn through_the_driver() {
     assert!(broken.code().is_some(), "{broken}");
     let daemon = vgpu.resize(1 << 20).unwrap_err();
     assert!(daemon.to_string().contains("mica resize"), "{daemon}");
+}
+
+#[test]
+#[ignore = "no test by itself: a test above runs this (--exact compute::graphs_through_the_driver --ignored) as a program in a virtual GPU"]
+fn graphs_through_the_driver() {
+    let vgpu = Vgpu::through_driver().unwrap();
+    let add = vgpu.load_ptx(ADD).unwrap().kernel("add").unwrap();
+    let stream = vgpu.stream().unwrap();
+    let mut data = vgpu.alloc::<u32>(4).unwrap();
+    let mut copy = vgpu.alloc::<u32>(4).unwrap();
+    let called = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&called);
+    let graph = stream
+        .capture(|| {
+            stream.fill(&mut data, 1)?;
+            data.slice_mut(3..)?.copy_from(&stream, &[5])?;
+            stream.launch(&add, Grid::new(1, 4).cooperative(), (&data,))?;
+            copy.copy_from_buffer(&stream, &data)?;
+            stream.call_each(move || {
+                counter.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+        .unwrap();
+    let mut ready = graph.instantiate().unwrap();
+    ready.upload(&stream).unwrap();
+    for _ in 0..3 {
+        ready.launch(&stream).unwrap();
+    }
+    stream.synchronize().unwrap();
+    assert_eq!(copy.to_vec().unwrap(), [11, 11, 11, 15]);
+    assert_eq!(called.load(Ordering::SeqCst), 3);
+    let (start, end) = (vgpu.event().unwrap(), vgpu.event().unwrap());
+    let mut other = Graph::new(&vgpu);
+    let begun = other.record(&[], &start).unwrap();
+    let filled = other.fill(&[begun], &mut data, 100).unwrap();
+    let nothing = other.join(&[filled]).unwrap();
+    let added = other
+        .launch(&[nothing], &add, Grid::new(1, 4), (&data,))
+        .unwrap();
+    other.record(&[added], &end).unwrap();
+    ready.update(&other).unwrap();
+    ready.launch(&stream).unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!(data.to_vec().unwrap(), [110; 4]);
+    assert!(end.elapsed_since_ms(&start).unwrap() >= 0.0);
+    drop(ready);
+    let (sum, profile) = vgpu
+        .profile(|| {
+            stream.launch(&add, Grid::new(1, 4).priority(0), (&data,))?;
+            stream.launch(&add, Grid::new(1, 4), (&data,))?;
+            stream.synchronize()?;
+            data.to_vec()
+        })
+        .unwrap();
+    assert_eq!(sum, [130; 4]);
+    let kernel = profile.lines.iter().find(|line| line.name == "add");
+    assert_eq!(kernel.map(|line| line.calls), Some(2), "{profile}");
+}
+
+#[test]
+#[ignore = "no test by itself: a test above runs this (--exact compute::textures_through_the_driver --ignored) as a program in a virtual GPU"]
+fn textures_through_the_driver() {
+    let vgpu = Vgpu::through_driver().unwrap();
+    let module = vgpu
+        .load_ptx(include_str!("../../../mica/tests/textures.ptx"))
+        .unwrap();
+    let sample = module.kernel("sample").unwrap();
+    let stream = vgpu.default_stream();
+    let ramp: Vec<f32> = (0..32).map(|i| (i / 8 * 10 + i % 8) as f32).collect();
+    let mut array = vgpu.array::<f32>(ArrayShape::plane(8, 4)).unwrap();
+    array.copy_from(&stream, &ramp).unwrap();
+    assert_eq!(array.to_vec().unwrap(), ramp);
+    let mut rows = vgpu.alloc_pitched::<f32>(8, 4).unwrap();
+    rows.copy_from(&stream, &ramp).unwrap();
+    assert_eq!(rows.to_vec().unwrap(), ramp);
+    let options = TextureOptions {
+        filter: Filter::Linear,
+        ..TextureOptions::default()
+    };
+    let mut out = vgpu.alloc::<f32>(8).unwrap();
+    for texture in [
+        array.texture(&options).unwrap(),
+        rows.texture(&options).unwrap(),
+    ] {
+        let params = (&texture, &mut out, 1.0_f32, 1.0_f32);
+        stream.launch(&sample, Grid::new(1, 8), params).unwrap();
+        let seen = out.to_vec().unwrap();
+        assert_eq!((seen[0], seen[6], seen[7]), (5.5, 11.5, 12.0));
+    }
+    let numbers: Vec<u32> = (7..107).collect();
+    let buffer = vgpu.upload(&numbers).unwrap();
+    let mut fetched = vgpu.alloc::<u32>(100).unwrap();
+    let (fetch, texture) = (module.kernel("fetch").unwrap(), buffer.texture().unwrap());
+    stream
+        .launch(&fetch, Grid::new(1, 100), (&texture, &mut fetched))
+        .unwrap();
+    assert_eq!(fetched.to_vec().unwrap(), numbers);
+    let written = vgpu.array::<u32>(ArrayShape::plane(16, 8)).unwrap();
+    let (store, surface) = (module.kernel("store").unwrap(), written.surface().unwrap());
+    stream
+        .launch(&store, Grid::of([1; 3], [16, 8, 1]), (&surface,))
+        .unwrap();
+    let wanted: Vec<u32> = (0..128).map(|i| i / 16 * 100 + i % 16).collect();
+    assert_eq!(written.to_vec().unwrap(), wanted);
+}
+
+#[test]
+#[ignore = "no test by itself: a test above runs this (--exact compute::memory_through_the_driver --ignored) as a program in a virtual GPU"]
+fn memory_through_the_driver() {
+    let vgpu = Vgpu::through_driver().unwrap();
+    let before = vgpu.memory().unwrap().used_bytes;
+    let add = vgpu.load_ptx(ADD).unwrap().kernel("add").unwrap();
+    let stream = vgpu.stream().unwrap();
+    let mut data = vgpu.managed::<u32>(1000).unwrap();
+    data.write(0, &[1, 2, 3, 4]).unwrap();
+    data.prefetch_to_device(&stream).unwrap();
+    stream.launch(&add, Grid::new(1, 4), (&data,)).unwrap();
+    data.prefetch_to_host(&stream).unwrap();
+    let mut seen = [0; 5];
+    data.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [11, 12, 13, 14, 0]);
+    assert!(vgpu.memory().unwrap().used_bytes > before);
+    drop(data);
+    let aligned = vgpu.alloc_aligned::<u32>(4, 1 << 16).unwrap();
+    assert_eq!(aligned.address() % (1 << 16), 0);
+    let warp = vgpu.attribute(DeviceAttribute::WarpSize).unwrap();
+    assert_eq!(warp, Some(32));
 }
 
 #[test]

@@ -1,19 +1,26 @@
 //! A virtual GPU in this process.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+mod copies;
+mod managed;
 
+use std::sync::{Arc, Mutex};
+
+use mica_cuda_abi::DeviceAttribute;
+use mica_gpu::profile::Recorder;
 use mica_gpu::{
-    Copy3d, DevicePtr, EventFlags, Fill2d, HostCallback, HostSpan, ModuleInfo, ModuleOptions,
-    Place, StreamFlags, TensorMap, TensorMapRequest,
+    ArrayDescriptor, Copy3d, DevicePtr, EventFlags, Fill2d, HostCallback, ModuleInfo,
+    ModuleOptions, Place, StreamFlags, TensorMap, TensorMapRequest, TextureDescriptor,
 };
 use mica_limits::{LocalQuota, Quota};
-use mica_vgpu::{NewContext, Session, Statistics, Vgpu, VgpuSpec};
+use mica_ptx::names::readable;
+use mica_vgpu::{GraphNode, GraphOptions, NewContext, Session, Statistics, Vgpu, VgpuSpec};
 
+use crate::Result;
 use crate::arbiter::TenantGate;
-use crate::backend::{Backend, LaunchCall, PendingBytes};
+use crate::backend::{Backend, DeviceSide, LaunchCall, ManagedMemory, PendingBytes};
+use crate::connected::lock;
 use crate::device::{Device, DeviceInfo};
 use crate::vgpu::Memory;
-use crate::{Error, Result};
 
 pub(crate) struct Embedded {
     device: Device,
@@ -23,10 +30,7 @@ pub(crate) struct Embedded {
     quota: Arc<LocalQuota>,
     limit_bytes: Mutex<u64>,
     context: Mutex<NewContext>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    recorder: Arc<Recorder>,
 }
 
 impl Embedded {
@@ -56,6 +60,8 @@ impl Embedded {
         gate: Arc<TenantGate>,
     ) -> Result<Self> {
         let gpu = device.open(gate.clone())?;
+        let recorder = Arc::new(Recorder::new(|name| readable(name).into_owned()));
+        gpu.attach_recorder(&recorder);
         let quota = Arc::new(LocalQuota::new(bytes));
         let vgpu = Vgpu::new(gpu, quota.clone(), spec);
         let session = vgpu.open_session()?;
@@ -68,37 +74,12 @@ impl Embedded {
             quota,
             limit_bytes: Mutex::new(bytes),
             context: Mutex::new(context),
+            recorder,
         })
     }
 
     fn context(&self) -> u64 {
         lock(&self.context).context
-    }
-
-    /// Returns when a copy that uses borrowed host memory is over, one way or the other.
-    fn settle(&self, stream: u64) -> Result<()> {
-        // The device copies at once on an idle stream.
-        if matches!(self.session.stream_query(stream), Ok(true)) {
-            return Ok(());
-        }
-        let (sender, over) = mpsc::channel::<()>();
-        let queued = self
-            .session
-            .stream_callback(stream, Box::new(move || drop(sender)));
-        match queued {
-            // The sender goes when the stream has passed the copy, or has dropped what it held.
-            Ok(()) => {
-                let _ = over.recv();
-            }
-            // A faulted context takes no callbacks; its end waits for the copy under way.
-            Err(error) => {
-                let _ = self.session.context_destroy(self.context());
-                return Err(error.into());
-            }
-        }
-        // A fault drops copies; the query tells of it.
-        self.session.stream_query(stream)?;
-        Ok(())
     }
 }
 
@@ -161,51 +142,15 @@ impl Backend for Embedded {
     }
 
     fn write(&self, stream: u64, address: u64, bytes: &[u8]) -> Result<()> {
-        let address = DevicePtr(address);
-        // Behind other work the bytes are kept for as long as it takes; otherwise they go at once.
-        if !self.session.stream_query(stream)? {
-            return Ok(self.session.write_shared(stream, address, &bytes.into())?);
-        }
-        // SAFETY: the device only reads a copy's source, and `settle` returns after the copy.
-        let span = unsafe { HostSpan::new(bytes.as_ptr().cast_mut(), bytes.len() as u64) };
-        let copy = Copy3d::linear(Place::Device(address), Place::Host(span), span.len());
-        self.session.copy(stream, &copy)?;
-        self.settle(stream)
+        self.write_bytes(stream, address, bytes)
     }
 
     fn read(&self, stream: u64, address: u64, bytes: &mut [u8]) -> Result<()> {
-        self.session.stream_synchronize(stream)?;
-        // SAFETY: `settle` returns after the copy, and `bytes` is borrowed until then.
-        let span = unsafe { HostSpan::new(bytes.as_mut_ptr(), bytes.len() as u64) };
-        let src = Place::Device(DevicePtr(address));
-        let copy = Copy3d::linear(Place::Host(span), src, span.len());
-        self.session.copy(stream, &copy)?;
-        self.settle(stream)
+        self.read_box(stream, &copies::line(address, bytes.len()), bytes)
     }
 
     fn read_later(&self, stream: u64, address: u64, bytes: u64) -> Result<PendingBytes> {
-        let too_large = || Error::Argument(format!("{bytes} bytes do not fit this machine"));
-        let size = usize::try_from(bytes).map_err(|_| too_large())?;
-        let mut buffer = vec![0; size];
-        // SAFETY: the bytes stay where they are until the callback below has run, or for ever.
-        let span = unsafe { HostSpan::new(buffer.as_mut_ptr(), bytes) };
-        let src = Place::Device(DevicePtr(address));
-        let copy = Copy3d::linear(Place::Host(span), src, bytes);
-        self.session.copy(stream, &copy)?;
-        let held = Arc::new(Mutex::new(Some(buffer)));
-        let (sender, receiver) = mpsc::channel();
-        let taken = Arc::clone(&held);
-        let deliver = move || {
-            if let Some(buffer) = lock(&taken).take() {
-                let _ = sender.send(Ok(buffer));
-            }
-        };
-        if let Err(error) = self.session.stream_callback(stream, Box::new(deliver)) {
-            // Whether the copy is under way is not known now: its target must never go.
-            std::mem::forget(held);
-            return Err(error.into());
-        }
-        Ok(receiver)
+        self.start_read(stream, address, bytes)
     }
 
     fn copy(&self, stream: u64, dst: u64, src: u64, bytes: u64) -> Result<()> {
@@ -213,6 +158,14 @@ impl Backend for Embedded {
         Ok(self
             .session
             .copy(stream, &Copy3d::linear(dst, src, bytes))?)
+    }
+
+    fn write_box(&self, stream: u64, to: &DeviceSide, bytes: &[u8]) -> Result<()> {
+        self.copy_in(stream, to, bytes)
+    }
+
+    fn read_box(&self, stream: u64, from: &DeviceSide, bytes: &mut [u8]) -> Result<()> {
+        self.copy_out(stream, from, bytes)
     }
 
     fn fill(&self, stream: u64, address: u64, value: u32, element: u32, count: u64) -> Result<()> {
@@ -293,6 +246,9 @@ impl Backend for Embedded {
     }
 
     fn launch(&self, launch: &LaunchCall<'_>) -> Result<()> {
+        if !launch.attributes.is_empty() {
+            return Ok((self.session).launch_with(launch.stream, &launch.owned())?);
+        }
         Ok(self.session.launch(
             launch.stream,
             launch.module,
@@ -311,6 +267,60 @@ impl Backend for Embedded {
 
     fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap> {
         Ok(self.session.tensor_map(self.context(), request)?)
+    }
+
+    fn graph_instantiate(&self, nodes: Vec<GraphNode>) -> Result<u64> {
+        let options = GraphOptions::default();
+        let context = self.context();
+        Ok(self.session.graph_instantiate(context, nodes, &options)?)
+    }
+
+    fn graph_update(&self, graph: u64, nodes: Vec<GraphNode>) -> Result<()> {
+        Ok(self.session.graph_update(graph, nodes, 0)?)
+    }
+
+    fn graph_launch(&self, graph: u64, stream: u64) -> Result<()> {
+        Ok(self.session.graph_launch(graph, stream)?)
+    }
+
+    fn graph_upload(&self, graph: u64, stream: u64) -> Result<()> {
+        Ok(self.session.graph_upload(graph, stream)?)
+    }
+
+    fn graph_destroy(&self, graph: u64) -> Result<()> {
+        Ok(self.session.graph_destroy(graph)?)
+    }
+
+    fn array_create(&self, descriptor: &ArrayDescriptor) -> Result<u64> {
+        Ok(self.session.array_create(self.context(), descriptor)?)
+    }
+
+    fn array_destroy(&self, array: u64) -> Result<()> {
+        Ok(self.session.array_destroy(array)?)
+    }
+
+    fn texture_create(&self, descriptor: &TextureDescriptor) -> Result<u64> {
+        Ok(self.session.texture_create(self.context(), descriptor)?)
+    }
+
+    fn surface_create(&self, array: u64) -> Result<u64> {
+        Ok(self.session.surface_create(self.context(), array)?)
+    }
+
+    fn texture_destroy(&self, texture: u64) -> Result<()> {
+        Ok(self.session.texture_destroy(self.context(), texture)?)
+    }
+
+    fn attribute(&self, attribute: DeviceAttribute) -> Result<Option<i32>> {
+        Ok(self.vgpu.gpu().attribute(attribute))
+    }
+
+    fn managed_alloc(&self, bytes: u64) -> Result<Box<dyn ManagedMemory>> {
+        managed::alloc(&self.session, self.context(), bytes)
+    }
+
+    fn recorder(&self) -> Option<Arc<Recorder>> {
+        Some(Arc::clone(&self.recorder))
     }
 
     fn resize(&self, bytes: u64) -> Result<()> {
