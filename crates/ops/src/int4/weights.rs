@@ -191,7 +191,7 @@ impl Ops {
         let timed = self.begin("gemm_int4", &[x, &weights.values, &weights.scales]);
         timed.moves(&spec.added());
         timed.computes(|| product.flops());
-        // The software GPU takes six times as long for a row as to make all weights floats.
+        // The software GPU takes five times as long for a row as to make all weights floats.
         if self.is_software || x.rank() != 2 || product.a.rows > FEW_ROWS {
             let floats = self.dequantize_int4(weights, x.dtype())?;
             let made = self.gemm(x, &floats.t()?, spec)?;
