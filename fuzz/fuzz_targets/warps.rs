@@ -1,5 +1,6 @@
-//! Bytes as choices of a random program with textures, matrices, collectives, calls and printing: compiled code does what
-//! the interpreter does, in every width and mode, and touches nothing but what the program may touch.
+//! Bytes as choices of a random program with textures, matrices, collectives, calls, printing, clusters, tensor maps and
+//! products by the device: compiled code does what the interpreter does, in every width and mode, and touches nothing but what
+//! the program may touch. Some programs try what they may not, with tensor maps whose bytes may be any.
 //!
 //! Run with `MICA_JIT_RECHECK=1`, so that every address that is used without a check is checked again.
 #![no_main]
@@ -8,6 +9,8 @@
 mod agree;
 #[path = "../../crates/ptx-jit/tests/common/mod.rs"]
 mod common;
+#[path = "../../crates/ptx-jit/tests/random/maps.rs"]
+mod maps;
 #[path = "../../crates/ptx-jit/tests/random/program.rs"]
 mod program;
 #[path = "../../crates/ptx-jit/tests/random/templates.rs"]
@@ -27,12 +30,22 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let whole = pick(2) == 0;
     let lanes = [1, 4, 8, 16, 32, 32][pick(6)];
-    let mode = agree::Mode::ALL[pick(agree::Mode::ALL.len())];
-    let seed = pick(1 << 16) as u64;
-    let text = program::program(whole, TEMPLATES, &mut pick);
-    let run = |device| agree::run(device, seed, whole);
-    let told = |why: String| -> ! { panic!("seed {seed}, {lanes} lanes, {mode:?}: {why}\n{text}") };
-    let want = run(common::Device::interpreter(&text)).unwrap_or_else(|why| told(why));
+    let hostile = pick(4) == 0;
+    let modes = match hostile {
+        true => &agree::Mode::EXACT[..],
+        false => &agree::Mode::ALL[..],
+    };
+    let mode = modes[pick(modes.len())];
+    let case = agree::Case {
+        seed: pick(1 << 16) as u64,
+        whole,
+        cluster: [1, 1, 2, 3][pick(4)],
+        maps: maps::maps(hostile, &mut pick),
+    };
+    let text = program::program((whole, hostile), TEMPLATES, &mut pick);
+    let run = |device| agree::run(device, &case);
+    let told = |why: String| -> ! { panic!("{case:?}, {lanes} lanes, {mode:?}: {why}\n{text}") };
+    let want = run(common::Device::interpreter_with(&text, hostile)).unwrap_or_else(|why| told(why));
     let got = agree::compiled(&text, lanes, mode).and_then(run);
     let got = got.unwrap_or_else(|why| told(why));
     if let Some(why) = agree::difference(&want, &got) {

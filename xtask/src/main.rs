@@ -41,11 +41,11 @@ cargo xtask <task>
   test [--fast]        formatting, lints, unit and integration tests, then the CUDA programs in
                        tests/programs on the software GPU (--fast: without the CUDA programs)
   suite [FILTER]       only the CUDA programs, those whose name contains FILTER
+  suite-all [FILTER]   the same, each built with every CUDA runtime (11.8 to 13, static and shared)
   chaos [--rounds N] [--seed S] [--swap]
                        eight tenants under load on the software GPU; each round kills a process,
                        a worker or the daemon and checks that everything comes back (1000 rounds);
                        --swap: three tenants whose memory does not fit together
-  suite-all [FILTER]   the same, each built with every CUDA runtime (11.8 to 13, static and shared)
   clients [FILTER]     published libraries (cudarc, Numba, CuPy, Thrust, CUB) in a virtual GPU
   attack [--minutes N] [FILTER]
                        the tests in which something hostile is tried, by family: PTX, images,

@@ -44,3 +44,32 @@ fn the_architecture_names_the_crates_that_forbid_unsafe_code() {
         .collect();
     assert_eq!(named, found);
 }
+
+#[test]
+fn the_code_map_lists_each_crate_below_those_that_it_uses() {
+    let architecture = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("a file");
+    let (_, map) = architecture.split_once("## Code map").expect("a code map");
+    let (map, _) = map.split_once("\n## ").expect("another section");
+    let mut above = BTreeSet::new();
+    for row in map.lines().filter(|line| line.starts_with("| `")) {
+        // A row may name a second crate, as a library of its own.
+        let libraries = row.split("; ").filter(|part| part.contains("`: cdylib"));
+        let first = row.split('`').nth(1);
+        let second = libraries.filter_map(|part| part.split('`').nth(1));
+        let here: Vec<&str> = first.into_iter().chain(second).collect();
+        above.extend(here.iter().map(|name| name.to_string()));
+        for name in here {
+            let path = root().join("crates").join(name).join("Cargo.toml");
+            let text = std::fs::read_to_string(path).expect("a manifest");
+            let manifest: toml::Table = text.parse().expect("a manifest in TOML");
+            let used = manifest.get("dependencies").and_then(|d| d.as_table());
+            for used in used.into_iter().flat_map(toml::Table::keys) {
+                let used = used.strip_prefix("mica-").unwrap_or(used);
+                let is_ours = root().join("crates").join(used).is_dir();
+                assert!(!is_ours || above.contains(used), "{name} uses {used}");
+            }
+        }
+    }
+    let all: BTreeSet<_> = roots().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(above, all);
+}

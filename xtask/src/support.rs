@@ -160,7 +160,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
     (
         "Tensor maps",
         &["cuTensorMap"],
-        "For the copy engine of Hopper GPUs, which the software GPU does not have.",
+        "A map in memory of the program is opaque, so only the device could put another address into it.",
     ),
     (
         "Multicast",

@@ -388,6 +388,9 @@ fn what_failed(code: CuResult, fault: &Fault) -> String {
         CuResult::LaunchFailed if fault.address == Fault::STACK_FULL => {
             "the stack is full (cudaLimitStackSize)".to_owned()
         }
+        CuResult::LaunchFailed if fault.address == Fault::NEVER_COME => {
+            "a thread waits for threads that never come: a GPU would hang here".to_owned()
+        }
         _ => "a trap".to_owned(),
     }
 }

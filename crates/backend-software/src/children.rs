@@ -20,7 +20,7 @@ use crate::OutputKind;
 use crate::context::lock;
 use crate::core::{Core, OpKind, State};
 use crate::grid::{Grid, Params, Shape};
-use crate::launch::{check_shape, cluster_of};
+use crate::launch::{check_cluster_local, check_shape};
 use crate::services::BlockServices;
 
 /// Bytes before the parameters: what is launched.
@@ -114,7 +114,11 @@ impl BlockServices {
         if !fits {
             return Err(refusal(CuResult::InvalidValue));
         }
-        let cluster = cluster_of(info, None, grid).map_err(|_| refusal(CuResult::InvalidValue))?;
+        let cluster = core.cluster_of(info, None, grid);
+        let cluster = cluster.map_err(|why| match why.code {
+            CuResult::NotSupported => refusal(why.code),
+            _ => refusal(CuResult::InvalidValue),
+        })?;
         let params = Params::new(&params, info.params_len as usize);
         let held = (size_of::<Grid>() + params.len()) as u64;
         let charge = core.memory.charge_host(held, "a launch by a kernel");
@@ -122,7 +126,9 @@ impl BlockServices {
         let proven = self.prepare_child(kernel, grid, block, &params)?;
         let local_bytes = executable.local_bytes(kernel);
         let stride = core.local_stride(local_bytes, info, &parent.context, block);
-        let local_stride = stride.map_err(|_| refusal(CuResult::LaunchOutOfResources))?;
+        let too_much = |_| refusal(CuResult::LaunchOutOfResources);
+        let local_stride = stride.map_err(too_much)?;
+        check_cluster_local(local_stride, block, cluster, info).map_err(too_much)?;
         let family = self.pending_family()?;
         let shape = Shape {
             grid,

@@ -44,8 +44,7 @@ impl SoftwareGpu {
         })?;
         let (grid, block) = shape(launch, info)?;
         let shared_len = check_sizes(launch, info, self.core.shared_limit)?;
-        let cluster = cluster_of(info, cluster, grid)?;
-        self.check_cluster(cluster, info)?;
+        let cluster = self.core.cluster_of(info, cluster, grid)?;
         // Before it is compiled, which takes longer; what is known only then is added below.
         self.core
             .local_stride(u64::from(info.local_bytes), info, &context, block)?;
@@ -91,17 +90,6 @@ impl SoftwareGpu {
         state.healthy_stream(stream_id.0)?;
         self.core.submit(&mut state, stream_id.0, op);
         Ok(())
-    }
-
-    /// Whether blocks of a cluster can be looked at as this device does.
-    fn check_cluster(&self, cluster: Dim3, info: &KernelInfo) -> Result<()> {
-        if cluster.count() == 1 || self.core.check.is_none() {
-            return Ok(());
-        }
-        let name = readable(&info.name);
-        let text = format!("kernel {name} cannot be checked: its blocks run in clusters");
-        self.core.write(OutputKind::LaunchRefused, text.as_bytes());
-        Err(GpuError::new(CuResult::NotSupported, text))
     }
 
     /// Compiles what a launch needs, and looks whether its accesses need no checks. `None`: it was cancelled meanwhile.
@@ -191,6 +179,23 @@ impl SoftwareGpu {
 }
 
 impl Core {
+    /// The cluster of a launch ([`cluster_of`]), which must be one whose blocks can be looked at as this device does.
+    pub(crate) fn cluster_of(
+        &self,
+        info: &KernelInfo,
+        asked: Option<Dim3>,
+        grid: Dim3,
+    ) -> Result<Dim3> {
+        let cluster = cluster_of(info, asked, grid)?;
+        if cluster.count() == 1 || self.check.is_none() {
+            return Ok(cluster);
+        }
+        let name = readable(&info.name);
+        let text = format!("kernel {name} cannot be checked: its blocks run in clusters");
+        self.write(OutputKind::LaunchRefused, text.as_bytes());
+        Err(GpuError::new(CuResult::NotSupported, text))
+    }
+
     /// Local memory of each thread: what the kernel's frames need, and the context's stack for what may go deeper.
     ///
     /// # Errors
@@ -302,7 +307,12 @@ pub(crate) fn cluster_of(info: &KernelInfo, asked: Option<Dim3>, grid: Dim3) -> 
 }
 
 /// Whether there is room for the local memory of all blocks of a cluster.
-fn check_cluster_local(stride: u64, block: Dim3, cluster: Dim3, info: &KernelInfo) -> Result<()> {
+pub(crate) fn check_cluster_local(
+    stride: u64,
+    block: Dim3,
+    cluster: Dim3,
+    info: &KernelInfo,
+) -> Result<()> {
     let local = stride
         .saturating_mul(block.count())
         .saturating_mul(cluster.count());

@@ -63,7 +63,7 @@ pub use device::SoftwareGpu;
 pub use gate::ExecutionGate;
 pub use help::lend_this_thread;
 pub use mica_ptx_jit::CodeCache;
-pub use mica_ptx_jit::reserve_code_region;
+pub use mica_ptx_jit::reserve_code_addresses;
 pub use pipeline::{
     KERNEL_CACHE, KERNEL_CACHE_MIB, keep_kernels, kernel_cache, kernel_cache_folder, use_keeper,
 };

@@ -26,6 +26,24 @@ pub(crate) struct MixedModule {
 thread_local! {
     /// Which engine this thread ran last, so that a fault is described by the one it happened in.
     static INTERPRETING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// Of the cluster that this thread runs, the blocks that began in the interpreter, by their ranks.
+    static BEGUN_INTERPRETED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// The engine of a block: one that goes on does so where it began, though the compiler may have refused its kernel for another
+/// launch meanwhile. Whether that is the interpreter.
+fn engine_of(context: &BlockContext, is_interpreted: bool) -> bool {
+    let own = 1u32.wrapping_shl(context.cluster_place.rank);
+    let begun = BEGUN_INTERPRETED.get();
+    if context.resumes != 0 {
+        return begun & own != 0;
+    }
+    BEGUN_INTERPRETED.set(if is_interpreted {
+        begun | own
+    } else {
+        begun & !own
+    });
+    is_interpreted
 }
 
 impl MixedModule {
@@ -181,7 +199,7 @@ impl Executable for MixedModule {
     }
 
     unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome {
-        let is_interpreted = self.is_interpreted(kernel);
+        let is_interpreted = engine_of(context, self.is_interpreted(kernel));
         INTERPRETING.set(is_interpreted);
         if is_interpreted && let Ok(interpreter) = self.interpreter() {
             // SAFETY: the same contract.
@@ -189,5 +207,31 @@ impl Executable for MixedModule {
         }
         // SAFETY: the same contract.
         unsafe { self.jit.run_block(kernel, context) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_goes_on_in_the_engine_that_it_began_in() {
+        let block = |rank: u32, resumes: u32| {
+            let mut context = BlockContext {
+                resumes,
+                ..BlockContext::empty()
+            };
+            context.cluster_place.rank = rank;
+            context
+        };
+        assert!(!engine_of(&block(0, 0), false));
+        assert!(engine_of(&block(3, 0), true));
+        // Both engines are there, whatever new blocks begin in.
+        for is_interpreted in [false, true] {
+            assert!(!engine_of(&block(0, 1), is_interpreted));
+            assert!(engine_of(&block(3, 1), is_interpreted));
+        }
+        assert!(engine_of(&block(0, 0), true));
+        assert!(engine_of(&block(0, 1), false));
     }
 }

@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use mica_backend_software::{Config, Engine, SoftwareGpu};
+use mica_check::CheckSettings;
+use mica_cuda_abi::CuResult;
 use mica_gpu::{
     ContextId, Copy3d, DevicePtr, Gpu, HostSpan, Launch, ModuleId, ModuleOptions, Place,
 };
@@ -58,13 +60,20 @@ struct Device {
 const WORDS: usize = 64;
 
 impl Device {
-    fn new(engine: Engine, text: &str) -> Result<Self> {
-        let config = Config {
+    fn config(engine: Engine) -> Config {
+        Config {
             memory_bytes: Some(256 << 20),
             workers: Some(2),
             engine,
             ..Config::default()
-        };
+        }
+    }
+
+    fn new(engine: Engine, text: &str) -> Result<Self> {
+        Self::with(Self::config(engine), text)
+    }
+
+    fn with(config: Config, text: &str) -> Result<Self> {
         let gpu = SoftwareGpu::new(config)?;
         let context = gpu.context_create()?;
         let stream = gpu.default_stream(context)?;
@@ -127,6 +136,30 @@ fn children_run_in_order_and_before_what_follows_their_parent() {
         let words = d.words().unwrap();
         // The child's blocks, its tail, its sibling, the tail of the first, then the stream's next launch.
         assert_eq!(words[..7], [6, 10, 10, 77, 20, 1, 99], "{engine:?}");
+    }
+}
+
+#[test]
+fn a_checked_kernel_launches_no_cluster() {
+    // As the host is answered that launches it.
+    let paired = NOTE
+        .replace("note", "pair")
+        .replace("value) {", "value) .reqnctapercluster 2, 1, 1 {");
+    let body = launch("pair", "5", "2", 0) + "st.global.u32 [%d1+16], %r9;\n";
+    let text = format!("{paired}{}", parent("top", &body));
+    let text = text.replace("sm_80", "sm_90");
+    for check in [None, Some(CheckSettings::default())] {
+        let config = Config {
+            check,
+            ..Device::config(Engine::Jit)
+        };
+        let d = Device::with(config, &text).unwrap();
+        d.start("top", 0).unwrap();
+        let words = d.words().unwrap();
+        match check {
+            None => assert_eq!((&words[..3], words[4]), (&[2, 5, 5][..], 0)),
+            Some(_) => assert_eq!((words[0], words[4]), (0, CuResult::NotSupported as u32)),
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use mica_backend_software::{Capability, Config, Engine, SoftwareGpu};
 use mica_cuda_abi::CuResult;
 use mica_gpu::{
-    ContextId, Copy3d, DevicePtr, Gpu, GpuError, HostSpan, Launch, LaunchAttribute, ModuleId,
-    ModuleOptions, Place, StreamId, TensorMapKind, TensorMapRequest,
+    ClusterQuestion, ContextId, Copy3d, DevicePtr, Gpu, GpuError, HostSpan, Launch,
+    LaunchAttribute, ModuleId, ModuleOptions, Place, StreamId, TensorMapKind, TensorMapRequest,
 };
 
 const HEAD: &str = ".version 8.4\n.target sm_90a\n.address_size 64\n";
@@ -198,6 +198,52 @@ fn clusters_that_do_not_fit_are_refused() {
     let refused = device.launch(1, 8, 4, &[]).unwrap_err();
     assert!(refused.message.contains("built for"), "{refused:?}");
     assert_eq!(device.ended(), None);
+}
+
+#[test]
+fn numbers_of_a_stranger_are_no_more_than_wrong() {
+    let device = Device::new(Engine::Jit, RING);
+    let out = 0u64.to_le_bytes();
+    let attribute = |value: [u32; 3]| {
+        let mut words = [0; 16];
+        words[..3].copy_from_slice(&value);
+        LaunchAttribute {
+            id: LaunchAttribute::CLUSTER_DIMENSION,
+            value: words,
+            event: None,
+        }
+    };
+    for value in [[u32::MAX; 3], [0; 3], [1 << 31, 1 << 31, 4]] {
+        let attributes = [attribute(value)];
+        let launch = Launch {
+            module: device.module,
+            kernel: 0,
+            grid: [16, 1, 1],
+            block: [32, 1, 1],
+            dynamic_shared: 0,
+            cooperative: false,
+            params: &out,
+        };
+        let refused = (device.gpu).launch_with(device.stream, &launch, &attributes);
+        assert_eq!(refused.unwrap_err().code, CuResult::InvalidClusterSize);
+        for (grid, block, largest) in [
+            ([16, 1, 1], [u32::MAX; 3], true),
+            ([u32::MAX; 3], [32, 1, 1], false),
+            (value, [1 << 16, 1 << 16, 1], false),
+        ] {
+            let question = ClusterQuestion {
+                module: device.module,
+                kernel: 0,
+                grid,
+                block,
+                dynamic_shared: 0,
+                attributes: &attributes,
+                largest,
+            };
+            let answer = device.gpu.clusters(&question);
+            assert!(answer.is_err() || answer == Ok(0), "{grid:?} {block:?}");
+        }
+    }
 }
 
 #[test]

@@ -208,6 +208,31 @@ fn recursion_uses_the_stack_limit_and_overflows_as_a_fault() {
     });
 }
 
+/// The whole block waits for twice as many threads as it has.
+const WAITS_FOR_NOBODY: &str = "
+.version 7.0
+.target sm_75
+.address_size 64
+.visible .entry waits()
+{
+    bar.sync 1, 64;
+    ret;
+}
+";
+
+#[test]
+fn a_wait_that_never_ends_is_told_as_one() {
+    on_both(|engine| {
+        let rig = Rig::of(WAITS_FOR_NOBODY, engine, false);
+        rig.launch("waits", 1, 32, &[]).unwrap();
+        let error = rig.sync().unwrap_err();
+        assert_eq!(error.code, CuResult::LaunchFailed, "{engine:?}");
+        let expected =
+            "a thread waits for threads that never come: a GPU would hang here, PTX line 7";
+        assert!(error.message.contains(expected), "{engine:?}: {error}");
+    });
+}
+
 #[test]
 fn memcheck_finds_what_pages_hide() {
     on_both(|engine| {

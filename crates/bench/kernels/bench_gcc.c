@@ -2,6 +2,7 @@
 #include "bench_common.h"
 #include <omp.h>
 #include "more_gcc.h"
+#include "larger_gcc.h"
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #define LANES 16
@@ -171,7 +172,7 @@ int main(void)
         } else if (!strcmp(name, "jacobi")) {
             for (int i = 0; i < JACOBI; ++i) c[i] = (i * 7 % 101) / 50.f;
             begin = now_ns(), jacobi(c, c + JACOBI, JACOBI, 500), end = now_ns(), check = sum_floats(c, JACOBI, 1);
-        } else if (more(name, a, b, c, &end, &check)) {
+        } else if (more(name, a, b, c, &end, &check) || larger(name, a, b, c, &end, &check)) {
             begin = 0;
         } else {
             return 2;

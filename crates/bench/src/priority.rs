@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use mica::{DeviceBuffer, Grid, Kernel, Stream, Vgpu};
 use mica_control::api::{Mode, Priority, VgpuSpec};
+use mica_ptx_jit::bounds_cost::KERNELS;
 
 use super::report::Line;
 use crate::demo::private_daemon::{PrivateDaemon, TenantProcess};
 use crate::demo::tenant::Ask;
 use mica_command::refusal::explain;
 
-const KERNELS: &str = include_str!("../kernels/demo.ptx");
 const KERNEL_NS: f64 = 1e6;
 const THREADS: u32 = 64;
 const MOST_BODIES: usize = 1 << 14;
@@ -100,7 +100,7 @@ impl Urgent {
     pub(crate) fn new(vgpu: &Vgpu) -> Result<Self> {
         let mut urgent = Self {
             stream: vgpu.independent_stream(0)?,
-            kernel: vgpu.load_ptx(KERNELS)?.kernel("gravity")?,
+            kernel: vgpu.load_ptx(KERNELS)?.kernel("nbody")?,
             bodies: vgpu.alloc(MOST_BODIES)?,
             out: vgpu.alloc(MOST_BODIES)?,
             count: 1024,

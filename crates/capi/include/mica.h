@@ -58,6 +58,8 @@ typedef enum mica_dtype {
   MICA_I8 = 3,
   // 32-bit integers.
   MICA_I32 = 4,
+  // 4-bit integers with a sign, two in a byte, the first in its lower half. Products and casts take them.
+  MICA_I4 = 5,
 } mica_dtype;
 
 // A function of each element.
@@ -117,6 +119,32 @@ typedef struct mica_param {
   // Bytes of the value: as many as the kernel declares.
   size_t bytes;
 } mica_param;
+
+// What is done with a product: `scale * activation(alpha * a * b + beta * c + bias) + residual`. Set all to zero, then
+// `struct_size`, then what is wanted. `bias` has one value for each column of the result; `c` and `residual` have its shape,
+// and all three have its type.
+typedef struct mica_gemm_options {
+  // `sizeof(mica_gemm_options)`.
+  size_t struct_size;
+  // What is added with the factor `beta`, or null.
+  struct mica_tensor *c;
+  // What is added to each row, or null.
+  struct mica_tensor *bias;
+  // What is added at the end, or null.
+  struct mica_tensor *residual;
+  // Factor of the product; 0 for 1.
+  float alpha;
+  // Factor of `c`.
+  float beta;
+  // Factor after the activation; 0 for 1.
+  float scale;
+  // MICA_NONE or another.
+  int32_t activation;
+  // Not 0: the result is MICA_F32. Else it has the factors' type, and MICA_I32 for MICA_I8 and MICA_I4.
+  uint32_t f32_result;
+  // Not 0: 32-bit factors may be rounded to TF32, which tensor cores multiply.
+  uint32_t tf32;
+} mica_gemm_options;
 
 // How a virtual GPU is to be. Set all to zero, then `struct_size`, then what is wanted.
 typedef struct mica_vgpu_options {
@@ -270,6 +298,16 @@ enum mica_status mica_gemm(struct mica_tensor *a,
                            int32_t activation,
                            struct mica_tensor **result);
 
+// The product of two matrices, or of two stacks of matrices, with all that can follow it. Null for `options` stands for the
+// product alone.
+//
+// # Safety
+// `options` is null or leads to the size of a struct and to as much memory, `result` is null or leads to room for a handle.
+enum mica_status mica_gemm_with(struct mica_tensor *a,
+                                struct mica_tensor *b,
+                                const struct mica_gemm_options *options,
+                                struct mica_tensor **result);
+
 // `softmax(scale * x)` over the last axis.
 //
 // # Safety
@@ -328,7 +366,7 @@ enum mica_status mica_stream_synchronize(struct mica_stream *stream);
 enum mica_status mica_stream_free(struct mica_stream *stream);
 
 // Makes a dense tensor, the last axis contiguous, from values in host memory. `dtype` is one of MICA_F32, MICA_F16,
-// MICA_BF16, MICA_I8, MICA_I32; `bytes` is the size of all values together.
+// MICA_BF16, MICA_I8, MICA_I32, MICA_I4; `bytes` is the size of all values together.
 //
 // # Safety
 // `shape` is null or leads to `axes` numbers, `data` to so many bytes, `tensor` to room for a handle.

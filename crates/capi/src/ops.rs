@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use mica_ops::{Activation, Attention, Gemm, Norm, Ops};
+use mica_ops::{Activation, Attention, DType, Gemm, Norm, Ops, Precision};
 
 use crate::handles::{get, insert, mica_tensor, optional};
-use crate::pointers::Out;
+use crate::pointers::{self, Out};
 use crate::status::{Failure, Result, call, mica_status};
 use crate::tensor::Tensor;
 use crate::vgpu::same;
@@ -32,6 +32,34 @@ pub enum mica_norm_kind {
     MICA_LAYER_NORM = 0,
     /// Mean of squares 1.
     MICA_RMS_NORM = 1,
+}
+
+/// What is done with a product: `scale * activation(alpha * a * b + beta * c + bias) + residual`. Set all to zero, then
+/// `struct_size`, then what is wanted. `bias` has one value for each column of the result; `c` and `residual` have its shape,
+/// and all three have its type.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct mica_gemm_options {
+    /// `sizeof(mica_gemm_options)`.
+    pub struct_size: usize,
+    /// What is added with the factor `beta`, or null.
+    pub c: *mut mica_tensor,
+    /// What is added to each row, or null.
+    pub bias: *mut mica_tensor,
+    /// What is added at the end, or null.
+    pub residual: *mut mica_tensor,
+    /// Factor of the product; 0 for 1.
+    pub alpha: f32,
+    /// Factor of `c`.
+    pub beta: f32,
+    /// Factor after the activation; 0 for 1.
+    pub scale: f32,
+    /// MICA_NONE or another.
+    pub activation: i32,
+    /// Not 0: the result is MICA_F32. Else it has the factors' type, and MICA_I32 for MICA_I8 and MICA_I4.
+    pub f32_result: u32,
+    /// Not 0: 32-bit factors may be rounded to TF32, which tensor cores multiply.
+    pub tf32: u32,
 }
 
 fn activation_of(number: i32) -> Result<Activation> {
@@ -111,6 +139,68 @@ pub unsafe extern "C" fn mica_gemm(
                 };
                 Ok(ops.gemm(a, wanted("b", b)?, &spec)?)
             })
+        }
+    })
+}
+
+/// The product of two matrices, or of two stacks of matrices, with all that can follow it. Null for `options` stands for the
+/// product alone.
+///
+/// # Safety
+/// `options` is null or leads to the size of a struct and to as much memory, `result` is null or leads to room for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mica_gemm_with(
+    a: *mut mica_tensor,
+    b: *mut mica_tensor,
+    options: *const mica_gemm_options,
+    result: *mut *mut mica_tensor,
+) -> mica_status {
+    call(|| {
+        let none = mica_gemm_options {
+            struct_size: size_of::<mica_gemm_options>(),
+            c: std::ptr::null_mut(),
+            bias: std::ptr::null_mut(),
+            residual: std::ptr::null_mut(),
+            alpha: 0.0,
+            beta: 0.0,
+            scale: 0.0,
+            activation: 0,
+            f32_result: 0,
+            tf32: 0,
+        };
+        // SAFETY: the caller's promise.
+        let wanted_options = unsafe { pointers::options("options", options, none) }?;
+        let activation = activation_of(wanted_options.activation)?;
+        let factor = |number: f32| if number == 0.0 { 1.0 } else { number };
+        let mica_gemm_options {
+            c, bias, residual, ..
+        } = wanted_options;
+        let others: [(&str, *const mica_tensor); 4] =
+            [("b", b), ("c", c), ("bias", bias), ("residual", residual)];
+        // SAFETY: the caller's promise.
+        unsafe {
+            compute(
+                ("a", a),
+                others,
+                result,
+                |ops, a, [b, c, bias, residual]| {
+                    let spec = Gemm {
+                        alpha: factor(wanted_options.alpha),
+                        beta: wanted_options.beta,
+                        c,
+                        bias,
+                        activation,
+                        scale: factor(wanted_options.scale),
+                        residual,
+                        out: (wanted_options.f32_result != 0).then_some(DType::F32),
+                        precision: match wanted_options.tf32 {
+                            0 => Precision::Full,
+                            _ => Precision::Tf32,
+                        },
+                    };
+                    Ok(ops.gemm(a, wanted("b", b)?, &spec)?)
+                },
+            )
         }
     })
 }

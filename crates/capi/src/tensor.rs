@@ -30,13 +30,22 @@ pub enum mica_dtype {
     MICA_I8 = 3,
     /// 32-bit integers.
     MICA_I32 = 4,
+    /// 4-bit integers with a sign, two in a byte, the first in its lower half. Products and casts take them.
+    MICA_I4 = 5,
 }
 
 /// Most axes of a tensor.
 pub const MICA_MOST_AXES: usize = 8;
 
 fn dtype_of(number: i32) -> Result<DType> {
-    let all = [DType::F32, DType::F16, DType::BF16, DType::I8, DType::I32];
+    let all = [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::I8,
+        DType::I32,
+        DType::I4,
+    ];
     let index = usize::try_from(number).ok();
     let found = index.and_then(|index| all.get(index));
     found
@@ -45,7 +54,7 @@ fn dtype_of(number: i32) -> Result<DType> {
 }
 
 /// Makes a dense tensor, the last axis contiguous, from values in host memory. `dtype` is one of MICA_F32, MICA_F16,
-/// MICA_BF16, MICA_I8, MICA_I32; `bytes` is the size of all values together.
+/// MICA_BF16, MICA_I8, MICA_I32, MICA_I4; `bytes` is the size of all values together.
 ///
 /// # Safety
 /// `shape` is null or leads to `axes` numbers, `data` to so many bytes, `tensor` to room for a handle.
@@ -92,7 +101,7 @@ pub unsafe extern "C" fn mica_tensor_read(
 ) -> mica_status {
     call(|| {
         let tensor = get("tensor", tensor)?;
-        let has = tensor.tensor.len() * tensor.tensor.dtype().size_bytes();
+        let has = tensor.tensor.dtype().bytes_of(tensor.tensor.len());
         if bytes != has {
             return Err(Failure::Argument(format!(
                 "bytes is {bytes}, the tensor has {has}"

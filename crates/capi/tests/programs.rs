@@ -57,6 +57,17 @@ fn matmul_in_c() {
 }
 
 #[test]
+fn int4_in_c() {
+    let library = library();
+    let program = compile("gcc", &["-std=c11"], "int4.c", library.path());
+    assert_eq!(
+        run(&program, library.path()),
+        "26 -112\n101.5 -50\n\
+         MICA_ERROR_ARGUMENT: a tensor: 6 bytes for i4 of shape [2, 3], which has 3\n"
+    );
+}
+
+#[test]
 fn kernel_in_c() {
     let library = library();
     let program = compile("gcc", &["-std=c11"], "kernel.c", library.path());

@@ -113,7 +113,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::DemoTenant => done(mica_bench::demo::serve_tenant()),
         Command::Cdi(args) => done(cdi::run(args)),
         Command::Vm(args) => done(vm::run(args)),
-        Command::VmStream { socket, regions } => done(vm::stream(socket, regions)),
+        Command::VmStream { socket, ivshmem } => done(vm::stream(socket, ivshmem)),
         Command::Bench(args) => healthy(mica_bench::run(args, &|| libraries::find().map(drop))),
         Command::Dashboard(args) => done(manage::dashboard(args)),
         Command::Daemon(args) => done(manage::daemon(args)),

@@ -92,15 +92,20 @@ pub(crate) fn report(error: clap::Error) -> ExitCode {
     }
     let mut error = in_plain_words(error);
     hide_internal_commands(&mut error);
-    if let Some(tip) = tip(&error) {
+    let tip = tip(&error);
+    if let Some(tip) = &tip {
         // What sounds alike is not what was meant.
         error.remove(ContextKind::SuggestedSubcommand);
         drop_option(&mut error);
-        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        let tips = ContextValue::StyledStrs(vec![tip.clone().into()]);
         error.insert(ContextKind::Suggested, tips);
     }
     if suggests_what_every_command_has(&error) {
         drop_option(&mut error);
+    }
+    if error.kind() == ErrorKind::UnknownArgument && tip.is_none() {
+        // That a program or a virtual GPU may be called `-p`.
+        error.remove(ContextKind::Suggested);
     }
     let is_help = !error.use_stderr();
     if let Err(failure) = error.print()
@@ -243,14 +248,37 @@ fn tip(error: &clap::Error) -> Option<String> {
                 .nth(1)
                 .is_some_and(|first| first == word)
             {
+                let is_meant = error.get(ContextKind::SuggestedArg).is_some()
+                    && !suggests_what_every_command_has(error);
+                if is_meant {
+                    return None;
+                }
                 return Some("options follow a command: mica run -m 8GiB -- ./program".to_owned());
             }
             let mut known = OTHER_OPTIONS.iter();
             let (_, tip) = known.find(|(words, _)| words.contains(&word))?;
             Some((*tip).to_owned())
         }
+        ErrorKind::MissingRequiredArgument => missing(error),
         _ => None,
     }
+}
+
+/// What to write where a program or the name of a virtual GPU is missing.
+fn missing(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let is_missing = |word: &str| missing.iter().any(|missing| missing.starts_with(word));
+    let command = std::env::args().nth(1)?;
+    let takes_existing = !["create", "region", "remote", "cdi", "vm"].contains(&command.as_str());
+    if is_missing("<NAME") && takes_existing {
+        return Some("`mica ls` lists virtual GPUs by name".to_owned());
+    }
+    is_missing("<CMD>").then(|| match command.as_str() {
+        "exec" => "the program follows the name: mica exec NAME -- ./program".to_owned(),
+        command => format!("the program follows the options: mica {command} -- ./program"),
+    })
 }
 
 /// Whether a word that is no command is a program.

@@ -82,11 +82,6 @@ impl Activity {
             Self::Turn => "turn",
         }
     }
-
-    /// The activity of a word.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.word() == word)
-    }
 }
 
 /// Something that has ended. Times are those of the monotonic clock.

@@ -10,7 +10,8 @@ use mica_limits::CONTAINER_DIR;
 const HELP: &str = "\
 Use the host's virtual GPU in a virtual machine.
 
-Usage: mica-guest COMMAND [--host CID:PORT | --unix PATH] [--folder DIR] [--region PATH | --no-region]
+Usage: mica-guest COMMAND [--host CID:PORT | --unix PATH] [--folder DIR]
+                          [--ivshmem PATH | --no-ivshmem]
 
 Commands:
   serve    serve programs until ended; they find the GPU without any variable
@@ -20,8 +21,9 @@ Options:
   --host CID:PORT  the host (default: 2:9350)
   --unix PATH      the host behind a socket in the file system
   --folder DIR     where programs find the agent (default: /run/mica-vgpu)
-  --region PATH    memory shared with the host, instead of the machine's devices; may be repeated
-  --no-region      use no shared memory: everything travels over the stream
+  --ivshmem PATH   memory shared with the host, instead of the machine's
+                   devices; may be repeated
+  --no-ivshmem     share no memory: everything travels over the stream
   -V, --version    print the version
 ";
 
@@ -60,11 +62,11 @@ fn run(words: &[String]) -> Result<(), Failure> {
             "--host" => host = HostAddress::Vsock(value()?.parse().map_err(usage)?),
             "--unix" => host = HostAddress::Unix(value()?.into()),
             "--folder" => folder = value()?.into(),
-            "--region" => match &mut memory {
+            "--ivshmem" => match &mut memory {
                 SharedMemory::Files(files) => files.push(value()?.into()),
                 memory => *memory = SharedMemory::Files(vec![value()?.into()]),
             },
-            "--no-region" => memory = SharedMemory::None,
+            "--no-ivshmem" => memory = SharedMemory::None,
             "-h" | "--help" => {
                 print!("{HELP}");
                 return Ok(());

@@ -109,9 +109,9 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl Dim3 {
-    /// The product of the three, widened so that it cannot overflow in practice.
+    /// The product of the three; the largest number where it is larger still.
     pub fn count(self) -> u64 {
-        u64::from(self.x) * u64::from(self.y) * u64::from(self.z)
+        (u64::from(self.x) * u64::from(self.y)).saturating_mul(u64::from(self.z))
     }
 }
 
@@ -282,7 +282,8 @@ pub struct Fault {
     pub kind: u32,
     /// The source line of the PTX instruction, 0 when unknown.
     pub ptx_line: u32,
-    /// The offending address, where there is one; [`Fault::STACK_FULL`] where a call found no room.
+    /// The offending address, where there is one; [`Fault::STACK_FULL`] where a call found no room,
+    /// [`Fault::NEVER_COME`] where nothing went wrong but the waiting.
     pub address: u64,
     /// Access size in bytes, 0 when unknown.
     pub bytes: u32,
@@ -306,6 +307,8 @@ impl Fault {
     pub const PARAMS: u32 = 3;
     /// The address of a `LaunchFailed` that was no trap but a full stack.
     pub const STACK_FULL: u64 = u64::MAX;
+    /// The address of a `LaunchFailed` that was no trap but a wait for threads that never come.
+    pub const NEVER_COME: u64 = u64::MAX - 1;
 }
 
 /// The kinds of fault, with the `CUresult` each one becomes.
@@ -644,6 +647,15 @@ pub trait Executable: Send + Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn extents_of_a_stranger_have_a_product() {
+        let dim = |x, y, z| Dim3 { x, y, z };
+        assert_eq!(dim(2, 3, 4).count(), 24);
+        assert_eq!(dim(u32::MAX, u32::MAX, 2).count(), u64::MAX);
+        assert_eq!(dim(u32::MAX, u32::MAX, u32::MAX).count(), u64::MAX);
+        assert_eq!(dim(u32::MAX, u32::MAX, 0).count(), 0);
+    }
 
     #[test]
     fn every_order_has_every_element_once() {

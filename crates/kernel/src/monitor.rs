@@ -121,6 +121,21 @@ impl GroupAccess<'_> {
         }
     }
 
+    /// Has `allow` judge the access of each lane.
+    ///
+    /// # Errors
+    /// The first access that it refuses.
+    #[inline]
+    pub fn each(&self, mut allow: impl FnMut(&Access) -> bool) -> Result<(), Access> {
+        for lane in 0..self.lanes {
+            let access = self.lane(lane);
+            if !allow(&access) {
+                return Err(access);
+            }
+        }
+        Ok(())
+    }
+
     /// The access of one lane.
     pub fn lane(&self, lane: u32) -> Access {
         let at = lane as usize;
@@ -321,13 +336,7 @@ pub trait Monitor {
     /// # Errors
     /// The first access that is not the program's to make, which ends the block.
     fn accesses(&mut self, group: &GroupAccess<'_>) -> Result<(), Access> {
-        for lane in 0..group.lanes {
-            let access = group.lane(lane);
-            if !self.access(&access) {
-                return Err(access);
-            }
-        }
-        Ok(())
+        group.each(|access| self.access(access))
     }
     /// Reads of the block's own shared memory, in the order in which they happened, since anything else was told. They
     /// cannot be refused.

@@ -24,7 +24,8 @@ extern "C" __global__ void windows_of_images(Conv c)
         ((T *)c.to)[at] = inside ? ((const T *)c.from)[image * c.image + channel * c.channel + in_y * c.row + in_x * c.col] : from_float<T>(0.f);
     }
 }
-// Each element of an image is the sum of the windows that hold it.
+// Each element of an image is the sum of the windows that hold it. The windows are 32-bit floats: rounded to 16 bits, one
+// that is much larger than the sum would leave its own error in it.
 extern "C" __global__ void images_of_windows(Conv c)
 {
     int per_group = c.channels / c.groups, size = c.kernel_height * c.kernel_width, cols = per_group * size;
@@ -40,7 +41,7 @@ extern "C" __global__ void images_of_windows(Conv c)
                 int x = in_x + c.pad_x - kx * c.dilation_x;
                 if (x < 0 || x % c.stride_x || x / c.stride_x >= c.out_width) continue;
                 int64_t row = ((int64_t)image * c.out_height + y / c.stride_y) * c.out_width + x / c.stride_x;
-                sum += to_float(((const T *)c.from)[(group * rows + row) * cols + (channel % per_group) * size + ky * c.kernel_width + kx]);
+                sum += ((const float *)c.from)[(group * rows + row) * cols + (channel % per_group) * size + ky * c.kernel_width + kx];
             }
         }
         ((T *)c.to)[image * c.image + channel * c.channel + in_y * c.row + in_x * c.col] = from_float<T>(sum);

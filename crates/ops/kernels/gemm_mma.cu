@@ -3,34 +3,42 @@
 //
 // Shared memory has stages of 128 bytes of k: 64 elements of 16 bits, 128 of 8, 32 of 32. 16-byte pieces of a row are
 // exchanged by the row's number, so that eight rows of a column of pieces are in different banks.
+//
+// 4-bit integers come as bytes of two: k, distances and columns of k count such bytes.
 #include "mma.cuh"
+
+#if defined(TYPE_I4)
+typedef s4x2 E;
+#else
+typedef T E;
+#endif
 
 template <int BM, int BN, int WARPS_M, int WARPS_N, int STAGES, bool TURNED>
 struct Tile {
-    typedef Mma<T>::Acc Acc;
-    static constexpr int THREADS = WARPS_M * WARPS_N * 32, BK = 128 / sizeof(T);
+    typedef Mma<E>::Acc Acc;
+    static constexpr int THREADS = WARPS_M * WARPS_N * 32, BK = 128 / sizeof(E);
     static constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N, MT = WM / 16, NT = WN / 8;
     static constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128, STAGE_BYTES = A_BYTES + B_BYTES;
 
-    static __device__ __forceinline__ void fetch(const Factors &f, const T *a, const T *b, int m0, int n0, int k0, uint32_t stage)
+    static __device__ __forceinline__ void fetch(const Factors &f, const E *a, const E *b, int m0, int n0, int k0, uint32_t stage)
     {
         int tid = threadIdx.x;
 #pragma unroll
         for (int i = 0; i < BM * 8 / THREADS; ++i) {
-            int at = tid + i * THREADS, row = at / 8, piece = at % 8, k = k0 + piece * (16 / (int)sizeof(T));
-            int bytes = m0 + row < f.m ? (f.k - k) * (int)sizeof(T) : 0;
+            int at = tid + i * THREADS, row = at / 8, piece = at % 8, k = k0 + piece * (16 / (int)sizeof(E));
+            int bytes = m0 + row < f.m ? (f.k - k) * (int)sizeof(E) : 0;
             bytes = bytes < 0 ? 0 : bytes > 16 ? 16 : bytes;
-            const T *from = bytes > 0 ? a + (m0 + row) * f.a_row + k : a;
+            const E *from = bytes > 0 ? a + (m0 + row) * f.a_row + k : a;
             copy_async(stage + row * 128 + ((piece ^ (row & 7)) << 4), from, bytes);
         }
         stage += A_BYTES;
         if (!TURNED) {
 #pragma unroll
             for (int i = 0; i < BN * 8 / THREADS; ++i) {
-                int at = tid + i * THREADS, row = at / 8, piece = at % 8, k = k0 + piece * (16 / (int)sizeof(T));
-                int bytes = n0 + row < f.n ? (f.k - k) * (int)sizeof(T) : 0;
+                int at = tid + i * THREADS, row = at / 8, piece = at % 8, k = k0 + piece * (16 / (int)sizeof(E));
+                int bytes = n0 + row < f.n ? (f.k - k) * (int)sizeof(E) : 0;
                 bytes = bytes < 0 ? 0 : bytes > 16 ? 16 : bytes;
-                const T *from = bytes > 0 ? b + (n0 + row) * f.b_row + k : b;
+                const E *from = bytes > 0 ? b + (n0 + row) * f.b_row + k : b;
                 copy_async(stage + row * 128 + ((piece ^ (row & 7)) << 4), from, bytes);
             }
         } else {
@@ -41,7 +49,7 @@ struct Tile {
                 int at = tid + i * THREADS, row = at / PIECES, piece = at % PIECES, n = n0 + piece * 8;
                 int bytes = k0 + row < f.k ? (f.n - n) * 2 : 0;
                 bytes = bytes < 0 ? 0 : bytes > 16 ? 16 : bytes;
-                const T *from = bytes > 0 ? b + (k0 + row) * f.b_row + n : b;
+                const E *from = bytes > 0 ? b + (k0 + row) * f.b_row + n : b;
                 copy_async(stage + row * (BN * 2) + ((piece ^ (row & 7)) << 4), from, bytes);
             }
         }
@@ -71,7 +79,7 @@ struct Tile {
 #pragma unroll
             for (int i = 0; i < MT; ++i)
 #pragma unroll
-                for (int j = 0; j < NT; ++j) Mma<T>::run(acc[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+                for (int j = 0; j < NT; ++j) Mma<E>::run(acc[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
         }
     }
 
@@ -83,7 +91,7 @@ struct Tile {
         int group = blockIdx.x / (8 * tiles_n), first = group * 8, height = min(tiles_m - first, 8);
         int within = blockIdx.x - first * tiles_n;
         int m0 = (first + within % height) * BM, n0 = within / height * BN, batch = blockIdx.z;
-        const T *a = (const T *)f.a + batch * f.a_batch, *b = (const T *)f.b + batch * f.b_batch;
+        const E *a = (const E *)f.a + batch * f.a_batch, *b = (const E *)f.b + batch * f.b_batch;
         int warp = threadIdx.x / 32, wm = warp / WARPS_N * WM, wn = warp % WARPS_N * WN;
         uint32_t base = shared_address(memory);
         Acc acc[MT][NT][4] = {};

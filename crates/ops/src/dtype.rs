@@ -14,16 +14,28 @@ pub enum DType {
     I8 = 3,
     /// 32-bit integers.
     I32 = 4,
+    /// 4-bit integers with a sign, two in a byte, the first in its lower half. Products and casts take them.
+    I4 = 5,
 }
 
 impl DType {
-    /// Bytes of an element.
+    /// Bytes of the memory unit that an element is in. Two elements of `i4` share a byte: [`DType::bytes_of`] counts them.
     pub fn size_bytes(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::BF16 => 2,
-            Self::I8 => 1,
+            Self::I8 | Self::I4 => 1,
         }
+    }
+
+    /// Elements in such a unit.
+    pub(crate) fn per_unit(self) -> usize {
+        if self == Self::I4 { 2 } else { 1 }
+    }
+
+    /// Bytes of so many elements that follow each other.
+    pub fn bytes_of(self, count: usize) -> usize {
+        count.div_ceil(self.per_unit()) * self.size_bytes()
     }
 
     /// Whether elements are floats.
@@ -39,22 +51,55 @@ impl DType {
             Self::BF16 => "bf16",
             Self::I8 => "i8",
             Self::I32 => "i32",
+            Self::I4 => "i4",
         }
     }
 
-    /// Appends a value, rounded to the nearest even of this type.
-    pub(crate) fn encode(self, value: f32, bytes: &mut Vec<u8>) {
+    /// The bytes of values, each rounded to the nearest even of this type.
+    pub(crate) fn encode_all(self, values: &[f32]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.bytes_of(values.len()));
+        match self {
+            Self::I4 => {
+                let nibble =
+                    |value: &f32| value.round_ties_even().clamp(-8.0, 7.0) as i8 as u8 & 15;
+                let pairs = values.chunks(2);
+                bytes.extend(pairs.map(|pair| {
+                    nibble(&pair[0]) | pair.get(1).map_or(0, |second| nibble(second) << 4)
+                }));
+            }
+            _ => (values.iter()).for_each(|value| self.encode(*value, &mut bytes)),
+        }
+        bytes
+    }
+
+    /// The values of the first `count` elements.
+    pub(crate) fn decode_all(self, bytes: &[u8], count: usize) -> Vec<f32> {
+        match self {
+            Self::I4 => {
+                let both = |byte: &u8| [(byte << 4) as i8 >> 4, *byte as i8 >> 4];
+                let all = bytes.iter().flat_map(both).map(f32::from);
+                all.take(count).collect()
+            }
+            _ => {
+                let elements = bytes.chunks_exact(self.size_bytes());
+                elements.map(|element| self.decode(element)).collect()
+            }
+        }
+    }
+
+    /// Appends a value that has whole bytes.
+    fn encode(self, value: f32, bytes: &mut Vec<u8>) {
         match self {
             Self::F32 => bytes.extend_from_slice(&value.to_le_bytes()),
             Self::F16 => bytes.extend_from_slice(&f16_from_f32(value).to_le_bytes()),
             Self::BF16 => bytes.extend_from_slice(&bf16_from_f32(value).to_le_bytes()),
-            Self::I8 => bytes.push(value.round_ties_even() as i8 as u8),
+            Self::I8 | Self::I4 => bytes.push(value.round_ties_even() as i8 as u8),
             Self::I32 => bytes.extend_from_slice(&(value.round_ties_even() as i32).to_le_bytes()),
         }
     }
 
     /// The value of an element's bytes; integers past 24 bits lose their last ones.
-    pub(crate) fn decode(self, bytes: &[u8]) -> f32 {
+    fn decode(self, bytes: &[u8]) -> f32 {
         let word = |n: usize| {
             let mut word = [0; 4];
             word[..n].copy_from_slice(&bytes[..n]);
@@ -64,7 +109,7 @@ impl DType {
             Self::F32 => f32::from_bits(word(4)),
             Self::F16 => f32_from_f16(word(2) as u16),
             Self::BF16 => f32::from_bits(word(2) << 16),
-            Self::I8 => f32::from(word(1) as u8 as i8),
+            Self::I8 | Self::I4 => f32::from(word(1) as u8 as i8),
             Self::I32 => word(4) as i32 as f32,
         }
     }
@@ -140,14 +185,13 @@ mod tests {
         for (dtype, want) in [
             (DType::I8, [2.0, -2.0, 2.0, 127.0, -128.0, 0.0]),
             (DType::I32, [2.0, -2.0, 2.0, 300.0, -300.0, 0.0]),
+            (DType::I4, [2.0, -2.0, 2.0, 7.0, -8.0, 0.0]),
         ] {
-            let mut bytes = Vec::new();
-            values
-                .iter()
-                .for_each(|value| dtype.encode(*value, &mut bytes));
-            let elements = bytes.chunks_exact(dtype.size_bytes());
-            let got: Vec<f32> = elements.map(|element| dtype.decode(element)).collect();
-            assert_eq!(got, want, "{dtype}");
+            for count in [values.len(), values.len() - 1] {
+                let bytes = dtype.encode_all(&values[..count]);
+                assert_eq!(bytes.len(), dtype.bytes_of(count), "{dtype}");
+                assert_eq!(dtype.decode_all(&bytes, count), want[..count], "{dtype}");
+            }
         }
     }
 

@@ -31,6 +31,7 @@ mod dtype;
 mod error;
 mod expr;
 mod gemm;
+mod int4;
 mod kernels;
 mod pack;
 mod queue;
@@ -38,6 +39,7 @@ mod rows;
 mod storage;
 mod tensor;
 mod tensor_maps;
+mod timing;
 mod train;
 mod tune;
 
@@ -52,8 +54,10 @@ pub use dtype::{DType, bf16_from_f32, f16_from_f32, f32_from_f16};
 pub use error::{Error, Result};
 pub use expr::Expr;
 pub use gemm::{Activation, Gemm, Precision, Provider};
+pub use int4::Int4Weights;
 pub use rows::{Norm, NormGradients, NormStatistics, Reduction};
 pub use tensor::Tensor;
+pub use timing::{KernelTime, OperationTime};
 pub use train::{AdamW, LossScale, Parameter};
 
 use kernels::Kernels;
@@ -124,8 +128,12 @@ impl Ops {
         let allows_tensor_cores = is_asked && kernels.allows_tensor_cores()?;
         // The software GPU computes faster without them.
         let tensor_cores = !is_software && allows_tensor_cores;
+        let driver = match info.is_software() {
+            true => String::new(),
+            false => format!(", driver {}", tune::driver_version()),
+        };
         let setting = format!(
-            "{} sm_{major}{minor} {} multiprocessors, tensor cores {}, kernels {}{}",
+            "{} sm_{major}{minor} {} multiprocessors{driver}, tensor cores {}, kernels {}{}",
             info.name,
             info.multiprocessors,
             if tensor_cores { "on" } else { "off" },
@@ -190,7 +198,7 @@ impl Ops {
     /// A dense tensor whose elements nobody has set.
     pub(crate) fn unset(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
         let count = tensor::count("a tensor", shape)?;
-        let storage = self.pool.take(count * dtype.size_bytes())?;
+        let storage = self.pool.take(dtype.bytes_of(count))?;
         Ok(Tensor::dense(storage, dtype, shape))
     }
 
@@ -200,6 +208,8 @@ impl Ops {
     /// [`Error::is_out_of_memory`] says whether the limit was the reason.
     pub fn zeros(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
         let tensor = self.unset(shape, dtype)?;
+        let timed = self.begin("zeros", &[]);
+        timed.moves(&[&tensor]);
         if let Some(buffer) = tensor.storage.buffer() {
             self.stream.fill_bytes(buffer, 0)?;
         }
@@ -217,11 +227,7 @@ impl Ops {
             let message = format!("{given} values for shape {shape:?}, which has {wanted}");
             return Err(Error::argument("a tensor", message));
         }
-        let mut bytes = Vec::with_capacity(values.len() * dtype.size_bytes());
-        values
-            .iter()
-            .for_each(|value| dtype.encode(*value, &mut bytes));
-        self.from_bytes(shape, dtype, &bytes)
+        self.from_bytes(shape, dtype, &dtype.encode_all(values))
     }
 
     /// A dense tensor with these bytes.
@@ -229,7 +235,7 @@ impl Ops {
     /// # Errors
     /// If the bytes are not those of as many elements as the shape has.
     pub fn from_bytes(&self, shape: &[usize], dtype: DType, bytes: &[u8]) -> Result<Tensor> {
-        let wanted = tensor::count("a tensor", shape)? * dtype.size_bytes();
+        let wanted = dtype.bytes_of(tensor::count("a tensor", shape)?);
         if wanted != bytes.len() {
             let given = bytes.len();
             let message =
@@ -281,11 +287,7 @@ impl Ops {
     /// What went wrong in the stream.
     pub fn values(&self, tensor: &Tensor) -> Result<Vec<f32>> {
         let bytes = self.bytes(tensor)?;
-        let size = tensor.dtype().size_bytes();
-        let elements = bytes.chunks_exact(size);
-        Ok(elements
-            .map(|element| tensor.dtype().decode(element))
-            .collect())
+        Ok(tensor.dtype().decode_all(&bytes, tensor.len()))
     }
 
     /// The bytes of a tensor's elements in the order of its axes; waits for earlier work of the stream.
@@ -301,7 +303,7 @@ impl Ops {
             return Err(Error::argument("values", message));
         }
         let dense = self.dense(tensor)?;
-        let mut bytes = vec![0; dense.len() * dense.dtype().size_bytes()];
+        let mut bytes = vec![0; dense.dtype().bytes_of(dense.len())];
         self.vgpu
             .read_bytes(self.stream(), dense.address(), &mut bytes)?;
         Ok(bytes)

@@ -9,6 +9,8 @@ use crate::{DType, Error, Ops, Result, Tensor};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix {
     pub(crate) address: u64,
+    /// Elements from the address to the first one.
+    pub(crate) first: usize,
     pub(crate) dtype: DType,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
@@ -20,7 +22,15 @@ pub(crate) struct Matrix {
 impl Matrix {
     /// Address of the matrix of this number in a stack.
     pub(crate) fn address_of(&self, number: usize) -> u64 {
-        self.address + (number * self.batch * self.dtype.size_bytes()) as u64
+        self.at(number * self.batch).address
+    }
+
+    /// The same, so many elements further on.
+    pub(crate) fn at(mut self, elements: usize) -> Self {
+        let (units, from) = (self.dtype.per_unit(), self.first + elements);
+        self.address += (from / units * self.dtype.size_bytes()) as u64;
+        self.first = from % units;
+        self
     }
 
     /// The same with rows and columns exchanged.
@@ -38,8 +48,8 @@ impl Matrix {
 /// The type that products of this type are computed in without tensor cores.
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
-        DType::I8 | DType::I32 => DType::I32,
-        _ => DType::F32,
+        DType::I4 | DType::I8 | DType::I32 => DType::I32,
+        DType::F32 | DType::F16 | DType::BF16 => DType::F32,
     }
 }
 
@@ -60,6 +70,12 @@ struct Params {
     width: i32,
 }
 
+/// The numbers of the last three axes, 1 for one that is not there.
+fn last_axes(axes: &[usize]) -> [usize; 3] {
+    let axis = |back: usize| axes.len().checked_sub(back).map_or(1, |axis| axes[axis]);
+    [axis(3), axis(2), axis(1)]
+}
+
 /// Most blocks of a grid's second and third axis.
 pub(crate) const MOST_BLOCKS: usize = 65535;
 
@@ -77,6 +93,7 @@ impl Ops {
         let memory = self.unset(&[batches, from.rows, padded], to)?;
         let result = Matrix {
             address: memory.address(),
+            first: 0,
             dtype: to,
             row: padded,
             col: 1,
@@ -194,7 +211,10 @@ impl Ops {
         if tensor.is_dense() {
             return Ok(tensor.clone());
         }
-        self.dense_copy(tensor)
+        let timed = self.begin("dense", &[tensor]);
+        let copy = self.dense_copy(tensor)?;
+        timed.moves(&[&copy]);
+        Ok(copy)
     }
 
     /// The tensor itself where it is dense and begins at a multiple of 16 bytes, as the copy unit of Hopper asks, else a copy.
@@ -207,15 +227,54 @@ impl Ops {
 
     /// A dense copy, which begins at an address that kernels can read 16 bytes from at once.
     pub(crate) fn dense_copy(&self, tensor: &Tensor) -> Result<Tensor> {
+        if tensor.dtype() == DType::I4 {
+            return self.int4_of_bytes(&self.bytes_of_int4(tensor)?);
+        }
         let copy = self.unset(tensor.shape(), tensor.dtype())?;
-        let (shape, strides) = (tensor.shape(), tensor.strides());
-        let size = tensor.dtype().size_bytes() as u64;
-        let inner = shape.len().saturating_sub(3);
-        let axis = |back: usize| match shape.len().checked_sub(back) {
-            Some(axis) => (shape[axis], strides[axis]),
-            None => (1, 0),
+        self.copy_elements(tensor, &copy, |from, to, batches| {
+            self.copy_matrices(from, to, batches, to.cols)
+        })?;
+        Ok(copy)
+    }
+
+    /// Copies a tensor into one of the same shape and type, of four axes, of which the first has one element and the last is
+    /// contiguous.
+    pub(crate) fn copy_into(&self, from: &Tensor, to: &Tensor) -> Result<()> {
+        let ([heads, rows, cols], [batch, row, _]) =
+            (last_axes(from.shape()), last_axes(to.strides()));
+        let own = last_axes(from.strides());
+        let from = Matrix {
+            address: from.address(),
+            first: 0,
+            dtype: from.dtype(),
+            rows,
+            cols,
+            row: own[1],
+            col: own[2],
+            batch: own[0],
         };
-        let ((batches, batch), (rows, row), (cols, col)) = (axis(3), axis(2), axis(1));
+        let to = Matrix {
+            address: to.address(),
+            row,
+            col: 1,
+            batch,
+            ..from
+        };
+        self.copy_matrices(&from, &to, heads, cols)
+    }
+
+    /// Calls `copy(from, to, matrices)` for parts of a tensor of any strides that are stacks of matrices, and the same parts of a
+    /// dense tensor of its shape.
+    pub(crate) fn copy_elements(
+        &self,
+        tensor: &Tensor,
+        copy: &Tensor,
+        mut copy_part: impl FnMut(&Matrix, &Matrix, usize) -> Result<()>,
+    ) -> Result<()> {
+        let (shape, strides) = (tensor.shape(), tensor.strides());
+        let inner = shape.len().saturating_sub(3);
+        let [batches, rows, cols] = last_axes(shape);
+        let [batch, row, col] = last_axes(strides);
         let outer: usize = shape[..inner].iter().product();
         for index in 0..outer {
             let mut rest = index;
@@ -225,7 +284,8 @@ impl Ops {
                 rest /= shape[axis];
             }
             let from = Matrix {
-                address: tensor.address() + offset as u64 * size,
+                address: tensor.address(),
+                first: tensor.first(),
                 dtype: tensor.dtype(),
                 rows,
                 cols,
@@ -234,14 +294,20 @@ impl Ops {
                 batch,
             };
             let to = Matrix {
-                address: copy.address() + (index * batches * rows * cols) as u64 * size,
+                address: copy.address(),
+                first: 0,
+                dtype: copy.dtype(),
                 row: cols,
                 col: 1,
                 batch: rows * cols,
                 ..from
             };
-            self.copy_matrices(&from, &to, batches, cols)?;
+            copy_part(
+                &from.at(offset),
+                &to.at(index * batches * rows * cols),
+                batches,
+            )?;
         }
-        Ok(copy)
+        Ok(())
     }
 }

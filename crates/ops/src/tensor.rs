@@ -95,16 +95,23 @@ impl Tensor {
         self.len() == 0
     }
 
-    /// The address of its first element.
+    /// The address of its first element; of the byte that has it, where two share one.
     pub fn address(&self) -> u64 {
-        self.storage.address() + (self.offset * self.dtype.size_bytes()) as u64
+        let units = self.offset / self.dtype.per_unit();
+        self.storage.address() + (units * self.dtype.size_bytes()) as u64
     }
 
-    /// Whether its elements follow each other without gaps in the order of the axes.
+    /// Elements from the address to the first element: 1 for one in the upper half of a byte.
+    pub(crate) fn first(&self) -> usize {
+        self.offset % self.dtype.per_unit()
+    }
+
+    /// Whether its elements follow each other without gaps in the order of the axes, from the beginning of a byte.
     pub fn is_dense(&self) -> bool {
         let dense = dense_strides(&self.shape);
         let mut axes = self.shape.iter().zip(&self.strides).zip(&dense);
-        self.is_empty() || axes.all(|((size, stride), dense)| *size == 1 || stride == dense)
+        let follow = axes.all(|((size, stride), dense)| *size == 1 || stride == dense);
+        self.is_empty() || (follow && self.first() == 0)
     }
 
     fn with(&self, shape: Vec<usize>, strides: Vec<usize>, offset: usize) -> Self {

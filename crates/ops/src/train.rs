@@ -159,13 +159,7 @@ impl Ops {
         let v = v * scalar(2) + g.clone() * g * (1.0 - scalar(2));
         let change = m.clone() * scalar(3) / ((v.clone() * scalar(4)).sqrt() + scalar(5));
         let p = p * scalar(7) - change * scalar(6);
-        let AdamW {
-            rate,
-            beta1,
-            beta2,
-            epsilon,
-            decay,
-        } = *settings;
+        let (beta1, beta2) = (settings.beta1, settings.beta2);
         let bias = |beta: f32| 1.0 / (1.0 - beta.powi(step as i32));
         let scalars = [
             1.0 / gradient_scale,
@@ -173,9 +167,9 @@ impl Ops {
             beta2,
             bias(beta1),
             bias(beta2),
-            epsilon,
-            rate,
-            1.0 - rate * decay,
+            settings.epsilon,
+            settings.rate,
+            1.0 - settings.rate * settings.decay,
         ];
         let inputs = [
             &parameter.master,
@@ -191,7 +185,7 @@ impl Ops {
         if parameter.value.dtype() != DType::F32 {
             outputs.push((&p, &parameter.value));
         }
-        self.map_into(&outputs, &inputs, &scalars)
+        self.map_into_as("adamw", &outputs, &inputs, &scalars)
     }
 }
 

@@ -148,6 +148,7 @@ impl Machine<'_> {
             let to = self.target(t, Space::SharedCluster, x.shared, rank, size)?;
             let start = self.shared_offset(t, x.shared) & 0xff_ffff;
             for row in boxed.rows() {
+                self.poll()?;
                 self.fill_row(t, &boxed, &row, (start, to))?;
             }
             self.complete(t, x.completion, rank, boxed.map.bytes() as u32)?;
@@ -187,7 +188,11 @@ impl Machine<'_> {
         let start = self.shared_offset(t, x.shared);
         let size = boxed.map.element_bytes();
         let ty = boxed.map.element();
-        for row in boxed.rows().filter(|row| row.inside > 0) {
+        for row in boxed.rows() {
+            self.poll()?;
+            if row.inside == 0 {
+                continue;
+            }
             self.range_at(t, Space::Generic, row.global, row.inside, size, true)?;
             for byte in (0..row.inside).step_by(size as usize) {
                 let at = from + boxed.map.place(start, row.shared + row.skipped + byte);

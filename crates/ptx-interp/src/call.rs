@@ -11,8 +11,11 @@ use mica_ptx::ast::{CallArg, Callee, FuncId, Param, ParamPlace, Space};
 use mica_ptx_ops::multiply::{MULTIPLY, MULTIPLY_ADD};
 use mica_ptx_ops::provided::MOST_ARGUMENTS;
 
-/// Slots of registers that all frames of a thread may have together: a block of 1024 threads has 1 GiB of them.
+/// Slots of registers that all frames of a thread may have together: a block of 1024 threads has 1 GiB of them. The threads of
+/// a cluster, of which all blocks are kept at a time, share that of one block.
 const MOST_REGISTERS: usize = 1 << 17;
+/// Frames of a thread, shared likewise.
+const MOST_FRAMES: usize = 100_000;
 
 const MARK: u64 = 0x4d69_6361_0000_0000;
 
@@ -50,9 +53,16 @@ impl Machine<'_> {
         let local = stack.next_multiple_of(areas.align);
         let end = local + areas.size;
         // Frames of functions without memory cost none of the stack: bound them by number.
-        let deepest = self.state.threads[t].callers.len() >= 100_000;
+        let blocks = (self.env.cluster_place.size as usize).max(1);
+        let deepest = self.state.threads[t].callers.len() >= MOST_FRAMES / blocks;
         let count = 2 * self.module.func(function).regs.len();
-        let crowded = count > 0 && registers + count > MOST_REGISTERS;
+        // A kernel's own are as many as its text says.
+        let room = if registers == 0 {
+            MOST_REGISTERS
+        } else {
+            MOST_REGISTERS / blocks
+        };
+        let crowded = count > 0 && registers + count > room;
         if end > self.env.local_stride && areas.size > 0 || deepest || crowded {
             return Err(self.stack_full(t));
         }
@@ -294,14 +304,20 @@ impl Machine<'_> {
             }
             _ => return Err(self.fault(t, FaultKind::InvalidPc)),
         };
-        match rets.first() {
+        self.give(t, rets.first(), result, bytes)?;
+        Ok(Flow::Next)
+    }
+
+    /// Hands the result of a provided function to its caller.
+    fn give(&mut self, t: usize, to: Option<&CallArg>, bits: u64, bytes: u32) -> Result<(), Stop> {
+        match to {
             Some(CallArg::Var(var)) => {
                 let at = self.variable_address(t, *var);
-                self.write_local(t, at, bytes, result)?;
+                self.write_local(t, at, bytes, bits)?;
             }
-            Some(CallArg::Reg(r)) => self.set(t, *r, result),
+            Some(CallArg::Reg(r)) => self.set(t, *r, bits),
             _ => {}
         }
-        Ok(Flow::Next)
+        Ok(())
     }
 }

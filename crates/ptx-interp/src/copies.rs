@@ -8,6 +8,9 @@ use mica_ptx::ast::{
 };
 use mica_ptx_ops::mbarrier as state;
 
+/// Bytes that are reduced between two looks at whether the block should stop.
+const BYTES_PER_POLL: u64 = 4096;
+
 impl Machine<'_> {
     pub(crate) fn asynchronous_copy(&mut self, t: usize, op: &Op) -> Result<(), Stop> {
         match op {
@@ -80,6 +83,7 @@ impl Machine<'_> {
         let keep = bulk.byte_mask.map(|mask| self.value32(t, mask));
         let targets = self.targets(t, bulk.multicast)?;
         for rank in targets.ranks() {
+            self.poll()?;
             let to = self.target(t, bulk.dst_space, bulk.dst, rank, (bytes, 16))?;
             match keep {
                 None => {
@@ -106,6 +110,9 @@ impl Machine<'_> {
         let bytes = u64::from(size);
         let step = bulk.ty.bytes();
         for i in (0..bytes).step_by(step as usize) {
+            if i.is_multiple_of(BYTES_PER_POLL) {
+                self.poll()?;
+            }
             // SAFETY: within the checked range, aligned because both start at multiples of 16.
             let operand = unsafe { read(from + i, step) };
             let apply = |old| {

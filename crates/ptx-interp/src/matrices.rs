@@ -196,21 +196,18 @@ impl Machine<'_> {
             match &self.instruction(t).op {
                 Op::LdMatrix { trans, dst, .. } => {
                     for (tile, dst) in dst.iter().enumerate() {
-                        let mut word = 0;
-                        for (i, place) in elements(&rows[tile * 8..], lane, *trans) {
-                            // SAFETY: `range` checked the whole row of 16 bytes.
-                            word |= unsafe { read(place, 2) } << (16 * i);
-                        }
-                        self.set_optional(t, *dst, word);
+                        // SAFETY: `range` checked the whole row of 16 bytes.
+                        let half = |(i, place)| unsafe { read(place, 2) } << (16 * i);
+                        let halves = elements(&rows[tile * 8..], lane, *trans).map(half);
+                        self.set_optional(t, *dst, halves.sum());
                     }
                 }
                 Op::StMatrix { trans, src, .. } => {
                     for (tile, src) in src.iter().enumerate() {
                         let word = self.value(t, *src);
-                        for (i, place) in elements(&rows[tile * 8..], lane, *trans) {
-                            // SAFETY: `range` checked the whole row of 16 bytes.
-                            unsafe { write(place, 2, word >> (16 * i)) };
-                        }
+                        // SAFETY: `range` checked the whole row of 16 bytes.
+                        let store = |(i, place)| unsafe { write(place, 2, word >> (16 * i)) };
+                        elements(&rows[tile * 8..], lane, *trans).for_each(store);
                     }
                 }
                 _ => {}

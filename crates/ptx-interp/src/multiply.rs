@@ -27,6 +27,7 @@ impl Machine<'_> {
                     sum = Some(self.float_at(t, to)?);
                 }
                 for first in (0..call.a.cols.max(1)).step_by(PART as usize) {
+                    self.poll()?;
                     let mut part = 0.0;
                     for k in first..call.a.cols.min(first + PART) {
                         let (x, y) = (call.a.at(row, k), call.b.at(k, col));

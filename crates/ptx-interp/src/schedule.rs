@@ -10,7 +10,7 @@
 use crate::machine::{Flow, Machine, Stop};
 use crate::state::{Status, Thread, WARP};
 use mica_kernel::cluster::MOST_BLOCKS;
-use mica_kernel::{Cluster, FaultKind, stop};
+use mica_kernel::{Cluster, Fault, FaultKind, stop};
 use mica_ptx_ops::warp::lanes;
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
@@ -129,6 +129,8 @@ impl Machine<'_> {
             }
             steps += 1;
             if !(straight && alone && steps < RUN) {
+                // Straight code may be long, too.
+                self.poll()?;
                 return Ok(steps);
             }
         }
@@ -162,7 +164,7 @@ impl Machine<'_> {
     }
 
     /// Does what the stop word says.
-    fn poll(&self) -> Result<(), Stop> {
+    pub(crate) fn poll(&self) -> Result<(), Stop> {
         let Some(word) = self.env.stop else {
             return Ok(());
         };
@@ -192,6 +194,7 @@ impl Machine<'_> {
             .threads
             .iter()
             .position(|t| t.status != Status::Exited);
-        self.fault(waiting.unwrap_or(0), FaultKind::LaunchFailed)
+        let (t, kind) = (waiting.unwrap_or(0), FaultKind::LaunchFailed);
+        self.access_fault(t, kind, Fault::NEVER_COME, 0, false)
     }
 }

@@ -17,6 +17,7 @@ impl Machine<'_> {
             return Ok(());
         };
         let inst: &Wgmma = inst;
+        self.poll()?;
         let Some(plan) = self.plans.wgmma(frame.function, frame.pc) else {
             return Ok(());
         };

@@ -247,11 +247,6 @@ impl Code {
             .windows(3)
             .any(|b| b == patch::wide::CLEAR)
     }
-
-    /// Bytes of machine code, rounded up to pages.
-    pub(crate) fn bytes(&self) -> usize {
-        self.pages.len()
-    }
 }
 
 #[cfg(test)]

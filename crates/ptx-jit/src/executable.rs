@@ -1,6 +1,6 @@
 //! Pages for machine code: written first, executable after that, never both at once.
 //!
-//! A process that confines itself reserves one range of addresses for code before ([`reserve_code_region`]), so that
+//! A process that confines itself reserves one range of addresses for code before ([`reserve_code_addresses`]), so that
 //! the rules of its confinement can name the only addresses that may become executable. Others take pages anywhere.
 
 use std::io;
@@ -8,14 +8,14 @@ use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Addresses reserved for code: more than the code caches of one worker ever hold.
-const REGION_BYTES: usize = 2 << 30;
+const CODE_BYTES: usize = 2 << 30;
 /// Code is mapped in whole pages.
 const PAGE: usize = 4096;
 
-static REGION: OnceLock<Region> = OnceLock::new();
+static CODE: OnceLock<CodeRange> = OnceLock::new();
 
 /// A reserved range and the parts of it that are free.
-struct Region {
+struct CodeRange {
     addresses: Range<usize>,
     free: Mutex<Vec<Range<usize>>>,
 }
@@ -25,19 +25,19 @@ struct Region {
 ///
 /// # Errors
 /// The system refuses the addresses.
-pub fn reserve_code_region() -> io::Result<Range<usize>> {
-    if let Some(region) = REGION.get() {
-        return Ok(region.addresses.clone());
+pub fn reserve_code_addresses() -> io::Result<Range<usize>> {
+    if let Some(code) = CODE.get() {
+        return Ok(code.addresses.clone());
     }
-    // As much again behind it, never used: a range that begins in the region and is as long as the region ends there,
+    // As much again behind it, never used: a range that begins in the reserved one and is as long ends there,
     // and longer ranges are refused.
-    let base = map(None, 2 * REGION_BYTES, libc::PROT_NONE)? as usize;
-    let addresses = base..base + REGION_BYTES;
-    let region = REGION.get_or_init(|| Region {
+    let base = map(None, 2 * CODE_BYTES, libc::PROT_NONE)? as usize;
+    let addresses = base..base + CODE_BYTES;
+    let code = CODE.get_or_init(|| CodeRange {
         addresses: addresses.clone(),
         free: Mutex::new(vec![addresses]),
     });
-    Ok(region.addresses.clone())
+    Ok(code.addresses.clone())
 }
 
 /// Pages that hold machine code, freed on drop.
@@ -64,12 +64,12 @@ impl Executable {
 
     fn writable(bytes: usize) -> io::Result<Self> {
         let data = libc::PROT_READ | libc::PROT_WRITE;
-        let Some(region) = REGION.get() else {
+        let Some(code) = CODE.get() else {
             let base = map(None, bytes, data)?;
             return Ok(Self { base, size: bytes });
         };
-        let address = region.take(bytes).ok_or_else(|| {
-            let text = format!("{REGION_BYTES} bytes of compiled code are in use");
+        let address = code.take(bytes).ok_or_else(|| {
+            let text = format!("{CODE_BYTES} bytes of compiled code are in use");
             io::Error::new(io::ErrorKind::OutOfMemory, text)
         })?;
         let pages = Self {
@@ -99,14 +99,14 @@ impl Executable {
 
 impl Drop for Executable {
     fn drop(&mut self) {
-        match REGION
+        match CODE
             .get()
             .filter(|r| r.addresses.contains(&(self.base as usize)))
         {
-            Some(region) => {
+            Some(code) => {
                 // A new mapping over the old one: its pages are gone, its addresses still reserved.
                 if map(Some(self.base), self.size, libc::PROT_NONE).is_ok() {
-                    region.give(self.base as usize..self.base as usize + self.size);
+                    code.give(self.base as usize..self.base as usize + self.size);
                 }
             }
             None => {
@@ -117,7 +117,7 @@ impl Drop for Executable {
     }
 }
 
-impl Region {
+impl CodeRange {
     /// The first free addresses that are enough.
     fn take(&self, bytes: usize) -> Option<usize> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,19 +195,19 @@ mod tests {
 
     #[test]
     fn freed_addresses_are_joined_and_used_again() {
-        let region = Region {
+        let code = CodeRange {
             addresses: 0..8 * PAGE,
             free: Mutex::new(std::iter::once(0..8 * PAGE).collect()),
         };
-        let taken: Vec<usize> = (0..8).map(|_| region.take(PAGE).unwrap()).collect();
-        assert_eq!(region.take(PAGE), None);
+        let taken: Vec<usize> = (0..8).map(|_| code.take(PAGE).unwrap()).collect();
+        assert_eq!(code.take(PAGE), None);
         for index in [3, 1, 2, 7, 0] {
-            region.give(taken[index]..taken[index] + PAGE);
+            code.give(taken[index]..taken[index] + PAGE);
         }
         assert_eq!(
-            *region.free.lock().unwrap(),
+            *code.free.lock().unwrap(),
             [0..4 * PAGE, 7 * PAGE..8 * PAGE]
         );
-        assert_eq!(region.take(2 * PAGE), Some(0));
+        assert_eq!(code.take(2 * PAGE), Some(0));
     }
 }

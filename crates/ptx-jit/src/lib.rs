@@ -59,7 +59,7 @@ use mica_ptx_ops::layout::{LayoutError, ModuleLayout};
 use std::sync::Arc;
 
 pub use code_cache::{CodeCache, DiskCodeCache, KeptCodeCache, keep};
-pub use executable::reserve_code_region;
+pub use executable::reserve_code_addresses;
 use kernel::Kernel;
 use slot::Slot;
 pub use width::Width;
@@ -267,19 +267,6 @@ impl JitModule {
             }
         }
         None
-    }
-
-    /// Bytes of native code made so far.
-    pub fn code_bytes(&self) -> usize {
-        let kernels = self
-            .kernels
-            .iter()
-            .filter_map(|k| k.get())
-            .filter_map(|k| k.as_ref().ok());
-        kernels
-            .flat_map(Kernel::compiled)
-            .map(code::Code::bytes)
-            .sum()
     }
 
     /// What compiled code depends on besides the PTX: version, target, features and options. Each kernel adds its

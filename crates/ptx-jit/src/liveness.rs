@@ -113,7 +113,7 @@ pub(crate) fn live_in(unit: &Unit, module: &Module, graph: &Graph) -> Vec<BitSet
 
 /// Registers that a thread which resumes at a block must load: those that are read, or listed as
 /// saved (at the start and at the end of blocks), before it waits again at the end of one that `stops`.
-pub(crate) fn region_live(
+pub(crate) fn resume_live(
     unit: &Unit,
     module: &Module,
     graph: &Graph,

@@ -44,6 +44,8 @@ pub(crate) const TEXTURE_ROOM: i32 = BARRIERS + 16 * BARRIER_COUNT as i32;
 pub(crate) const TEXTURE_BYTES: usize = 320;
 /// `u8`: completed phases of the barrier of a cluster that is this block, modulo 2.
 pub(crate) const CLUSTER_PHASE: i32 = TEXTURE_ROOM + TEXTURE_BYTES as i32;
+/// `u32`: not 0 when a thread has arrived at an `mbarrier` since the dispatcher last looked.
+pub(crate) const PROGRESS: i32 = CLUSTER_PHASE + 4;
 /// `u8` per thread: 1 more than the phase in which it arrived at the cluster's barrier last, 0 before the first time.
 pub(crate) const ARRIVED: i32 = CLUSTER_PHASE + 64;
 /// Frames of warps.

@@ -1,8 +1,8 @@
 //! `cvt` and `cvt.pack`: conversions between any two numeric types.
 
 use crate::float::{
-    BF16, E4M3, E5M2, F32, F64, Format, Rounding, TF32, Value, from_f64, round_integral, saturate,
-    to_f64, to_integer,
+    BF16, F32, F64, Format, Rounding, TF32, Value, from_f64, round_integral, saturate, to_f64,
+    to_integer,
 };
 use crate::int::Int;
 
@@ -206,15 +206,10 @@ pub fn cvt_pack_int(to: Int, a: u32, b: u32, c: u32) -> u32 {
     }
 }
 
-/// The two 8-bit formats by whether it is `e5m2`.
-pub fn fp8(e5m2: bool) -> Format {
-    if e5m2 { E5M2 } else { E4M3 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::float::F16;
+    use crate::float::{E4M3, E5M2, F16};
     use crate::int::{S8, S16, S32, S64, U8, U16, U32, U64};
 
     fn to_int(to: Int, rounding: Rounding, x: f32) -> u64 {

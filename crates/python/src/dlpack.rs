@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
 use mica_ops::{DType, Ops, Tensor};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -56,6 +56,7 @@ fn code_of(dtype: DType) -> (u8, u8) {
         DType::BF16 => (4, 16),
         DType::I8 => (0, 8),
         DType::I32 => (0, 32),
+        DType::I4 => (0, 4),
     }
 }
 
@@ -137,6 +138,11 @@ pub(crate) fn export<'py>(
     ops: &Ops,
     tensor: &Tensor,
 ) -> PyResult<Bound<'py, PyAny>> {
+    if tensor.dtype() == DType::I4 {
+        let message =
+            "two elements of int4 share a byte, which few libraries read: export astype(\"int8\")";
+        return Err(PyBufferError::new_err(message));
+    }
     let device = device(ops);
     let values = if device.0 == CUDA {
         // The consumer's stream is not ours: what it reads is computed by then.

@@ -24,8 +24,9 @@ pub(crate) fn dtype(name: &str) -> PyResult<DType> {
         "bfloat16" => Ok(DType::BF16),
         "int8" => Ok(DType::I8),
         "int32" => Ok(DType::I32),
+        "int4" => Ok(DType::I4),
         other => Err(PyTypeError::new_err(format!(
-            "{other} is not a type of a tensor: float32, float16, bfloat16, int8 and int32 are"
+            "{other} is not a type of a tensor: float32, float16, bfloat16, int8, int32 and int4 are"
         ))),
     }
 }
@@ -37,6 +38,7 @@ fn name(dtype: DType) -> &'static str {
         DType::BF16 => "bfloat16",
         DType::I8 => "int8",
         DType::I32 => "int32",
+        DType::I4 => "int4",
     }
 }
 

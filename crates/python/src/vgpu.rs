@@ -140,7 +140,7 @@ impl Vgpu {
         self.tensor(self.ops.uniform(&shape, dtype(name)?, (seed, 0), bounds))
     }
 
-    #[pyo3(signature = (a, b, *, bias=None, activation=None, alpha=1.0, out=None, tf32=false))]
+    #[pyo3(signature = (a, b, *, bias=None, activation=None, alpha=1.0, c=None, beta=None, scale=1.0, residual=None, out=None, tf32=false))]
     #[allow(clippy::too_many_arguments, reason = "they have names in Python")]
     fn matmul(
         &self,
@@ -150,11 +150,19 @@ impl Vgpu {
         bias: Option<&Tensor>,
         activation: Option<&str>,
         alpha: f32,
+        c: Option<&Tensor>,
+        beta: Option<f32>,
+        scale: f32,
+        residual: Option<&Tensor>,
         out: Option<&str>,
         tf32: bool,
     ) -> PyResult<Tensor> {
         let spec = Gemm {
             alpha,
+            c: c.map(|tensor| &tensor.it),
+            beta: beta.unwrap_or(if c.is_some() { 1.0 } else { 0.0 }),
+            scale,
+            residual: residual.map(|tensor| &tensor.it),
             bias: bias.map(|tensor| &tensor.it),
             activation: self::activation(activation)?,
             out: out.map(dtype).transpose()?,
@@ -163,7 +171,6 @@ impl Vgpu {
             } else {
                 Precision::Full
             },
-            ..Gemm::default()
         };
         self.tensor(python.detach(|| self.ops.gemm(&a.it, &b.it, &spec)))
     }

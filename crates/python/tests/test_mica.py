@@ -40,6 +40,19 @@ def raises(kind, words, work, *args, **more):
     raise AssertionError(f"no {kind.__name__}")
 
 
+def test_int4_values_share_bytes_and_their_products_are_exact():
+    gpu = vgpu()
+    values = [numpy.random.default_rng(seed).integers(-8, 8, shape, "int8") for seed, shape in ((1, (5, 7)), (2, (7, 3)))]
+    a, b = (gpu.array(value, "int4") for value in values)
+    assert a.dtype == "int4" and len(a.tobytes()) == 18
+    assert (a.numpy() == values[0]).all() and b.tolist() == values[1].tolist()
+    product = gpu.matmul(a, b)
+    assert product.dtype == "int32" and (product.numpy() == values[0].astype("int32") @ values[1]).all()
+    assert (gpu.from_bytes(a.tobytes(), [5, 7], "int4").T.numpy() == values[0].T).all()
+    raises(BufferError, "share a byte", a.__dlpack__)
+    raises(ValueError, "i4 does not go with i8", gpu.matmul, a, b.astype("int8"))
+
+
 def test_arrays_come_and_go():
     gpu = vgpu()
     for dtype in ("float32", "float16", "int8", "int32"):
@@ -91,6 +104,10 @@ def test_operations_agree_with_numpy():
     weight = numbers(19, seed=4)
     near(gpu.layer_norm(ta, gpu.array(weight), gpu.array(weight)), normal * weight + weight)
     near(gpu.rms_norm(ta), a / numpy.sqrt((a * a).mean(1, keepdims=True) + 1e-5))
+    c, rest = numbers(*(a @ b).shape, seed=5), numbers(*(a @ b).shape, seed=6)
+    got = gpu.matmul(ta, tb, alpha=0.5, c=gpu.array(c), beta=-2.0, activation="relu", scale=3.0, residual=gpu.array(rest))
+    near(got, 3 * numpy.maximum(a @ b / 2 - 2 * c, 0) + rest)
+    near(gpu.matmul(ta, tb, c=gpu.array(c)), a @ b + c)
     x, y = mica.Expr(0), mica.Expr(1)
     near(gpu.map((x + 1) * 2 - y / 4 + (3 - x).exp().maximum(2.0), ta, ta), (a + 1) * 2 - a / 4 + numpy.maximum(numpy.exp(3 - a), 2))
     near(gpu.map(x.gelu(), ta), a * 0.5 * (1 + numpy.vectorize(math.erf)(a / math.sqrt(2))))

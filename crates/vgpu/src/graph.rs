@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mica_gpu::{ConditionalKind, Copy3d, Fill2d, GraphCallback};
+use mica_gpu::{ConditionalKind, Copy3d, Fill2d, GraphCallback, Launch, ModuleId};
 
 use crate::{Result, VgpuError};
 
@@ -33,6 +33,21 @@ pub struct OwnedLaunch {
     pub params: Vec<u8>,
     /// Launch attributes.
     pub attributes: Vec<RawAttribute>,
+}
+
+impl OwnedLaunch {
+    /// The launch as the device takes it, of the device's own module.
+    pub(crate) fn of(&self, module: ModuleId) -> Launch<'_> {
+        Launch {
+            module,
+            kernel: self.kernel,
+            grid: self.grid,
+            block: self.block,
+            dynamic_shared: self.dynamic_shared,
+            cooperative: self.cooperative,
+            params: &self.params,
+        }
+    }
 }
 
 /// A launch attribute as a program gives it: an event in it is named by its session handle.

@@ -97,7 +97,7 @@ const WINDOW_PATIENCE: Duration = Duration::from_millis(100);
 /// Remarks that are kept until somebody takes them.
 const MOST_REMARKS: usize = 16;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -84,8 +84,8 @@ pub fn confine(config: &WorkerConfig) -> Result<Option<Report>, WorkerError> {
             keep: mica_backend_software::keep_kernels,
             take: mica_backend_software::use_keeper,
         });
-        let region = mica_backend_software::reserve_code_region();
-        jail.code = Some(region.map_err(|e| WorkerError::Device(e.to_string()))?);
+        let code = mica_backend_software::reserve_code_addresses();
+        jail.code = Some(code.map_err(|e| WorkerError::Device(e.to_string()))?);
     }
     Ok(Some(mica_jail::enter(&jail)?))
 }

@@ -6,9 +6,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::lock;
 use mica_vgpu::SharedProgress;
 use mica_wire::session::{MappedBytes, check_foreign, create_sealed};
 use rustix::io::Errno;
@@ -27,10 +28,6 @@ pub(crate) struct EventPage {
     file: OwnedFd,
     /// Places that were given back, and the first that was never given.
     free: Mutex<(Vec<u32>, u32)>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl EventPage {

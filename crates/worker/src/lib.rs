@@ -38,9 +38,9 @@ mod swapping;
 mod windows;
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mica_check::CheckSettings;
@@ -342,6 +342,11 @@ fn set_up(
     })
 }
 
+/// What a mutex guards, also after a thread has panicked with it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Carries out what the daemon says.
 fn obey(
     worker: &Arc<Worker>,
@@ -351,9 +356,9 @@ fn obey(
     message: DaemonMessage,
     fds: Vec<OwnedFd>,
 ) {
+    let mut fds = fds.into_iter();
     match message {
         DaemonMessage::Session { pid, uid, .. } => {
-            let mut fds = fds.into_iter();
             if let Some(socket) = fds.next() {
                 let life = fds.next();
                 worker.begin_session(socket, Program { pid, uid, life }, link);
@@ -379,21 +384,17 @@ fn obey(
             }
         }
         DaemonMessage::Save { request } => {
-            if let Some(file) = fds.into_iter().next() {
+            if let Some(file) = fds.next() {
                 saving::save(worker, link, request, file, end);
             }
         }
         DaemonMessage::EndSave { park } => worker.saving.end_save(park),
         DaemonMessage::Restore { request, session } => {
-            let mut fds = fds.into_iter();
             if let Some(file) = fds.next() {
-                let life = fds.next();
-                saving::restore(worker, link, request, (file, life, session), end);
+                saving::restore(worker, link, request, (file, fds.next(), session), end);
             }
         }
-        DaemonMessage::Shutdown {} => {
-            let _ = end.send("the daemon said so");
-        }
+        DaemonMessage::Shutdown {} => drop(end.send("the daemon said so")),
         // Answers to questions, which nobody asked.
         DaemonMessage::Welcome { .. }
         | DaemonMessage::Credit { .. }

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::lock;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
@@ -101,10 +102,6 @@ struct Reserved {
     ranges: Vec<Range<u64>>,
     /// First address and end of each part.
     taken: Arc<Mutex<BTreeMap<u64, u64>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Reserved {

@@ -70,6 +70,15 @@ struct Docker {
 }
 
 impl Docker {
+    /// Makes an image of a folder, by way of an archive.
+    fn import(&self, root: &Path, archive: &Path) -> Result<()> {
+        let mut tar = Command::new("tar");
+        tar.arg("cf").arg(archive).arg("-C");
+        text(tar.args([root, Path::new(".")]))?;
+        let archive = archive.display().to_string();
+        text(&mut self.command(&["import", &archive, IMAGE])).map(drop)
+    }
+
     fn start(programs: Programs, folder: &Path) -> Result<Self> {
         for part in ["cdi", "lib", "run"] {
             std::fs::create_dir_all(folder.join(part))?;
@@ -167,16 +176,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     let devices = docker.folder.join("cdi").display().to_string();
     let words = ["cdi", "generate", "--output", &devices, "--vgpu", "walls"];
     text(mica.command(&words).args(["--new", "64MiB-20"]))?;
-    let archive = scratch.0.join("image.tar");
-    text(
-        Command::new("tar")
-            .arg("cf")
-            .arg(&archive)
-            .arg("-C")
-            .args([&root.path, Path::new(".")]),
-    )?;
-    let archive = archive.display().to_string();
-    text(&mut docker.command(&["import", &archive, IMAGE]))?;
+    docker.import(&root.path, &scratch.0.join("image.tar"))?;
     rows.check("Docker: limits hold", || {
         for (device, most) in [(NAMED, "256"), (NEW, "64")] {
             for options in [[].as_slice(), &["--user", "1000:1000"]] {

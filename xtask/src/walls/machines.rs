@@ -223,10 +223,10 @@ fn agent(scratch: &Path, options: Options, way: Way) -> Result<Running> {
         .arg(scratch.join("guest"))
         .stderr(Stdio::null());
     match way {
-        Way::Stream => agent.arg("--no-region"),
+        Way::Stream => agent.arg("--no-ivshmem"),
         Way::Ivshmem => agent.args((0..4).flat_map(|number| {
             [
-                "--region".to_owned(),
+                "--ivshmem".to_owned(),
                 format!("/dev/shm/mica-{}-{number}", vgpu()),
             ]
         })),

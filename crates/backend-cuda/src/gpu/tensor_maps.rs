@@ -31,43 +31,22 @@ impl CudaGpu {
         let (l2, fill) = (request.l2_promotion, request.fill);
         match &request.kind {
             TensorMapKind::Tiled(tile) => {
+                let tile = tile.as_ptr();
                 // SAFETY: writes 128 bytes; all arrays have five numbers, the driver reads at most as many.
                 self.call(&context, "cuTensorMapEncodeTiled", || unsafe {
                     (functions.tensor_map_tiled)(
-                        out,
-                        data,
-                        rank,
-                        address,
-                        dims,
-                        strides,
-                        tile.as_ptr(),
-                        element,
-                        interleave,
-                        swizzle,
-                        l2,
-                        fill,
+                        out, data, rank, address, dims, strides, tile, element, interleave,
+                        swizzle, l2, fill,
                     )
                 })?;
             }
             TensorMapKind::Im2col(lower, upper, channels, pixels) => {
+                let (lower, upper) = (lower.as_ptr(), upper.as_ptr());
                 // SAFETY: as above.
                 self.call(&context, "cuTensorMapEncodeIm2col", || unsafe {
                     (functions.tensor_map_im2col)(
-                        out,
-                        data,
-                        rank,
-                        address,
-                        dims,
-                        strides,
-                        lower.as_ptr(),
-                        upper.as_ptr(),
-                        *channels,
-                        *pixels,
-                        element,
-                        interleave,
-                        swizzle,
-                        l2,
-                        fill,
+                        out, data, rank, address, dims, strides, lower, upper, *channels, *pixels,
+                        element, interleave, swizzle, l2, fill,
                     )
                 })?;
             }

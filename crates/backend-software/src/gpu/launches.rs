@@ -36,7 +36,8 @@ impl SoftwareGpu {
 
     /// The largest cluster of a kernel that fits, or how many clusters of a launch run at once.
     pub(super) fn clusters_at_once(&self, question: &ClusterQuestion<'_>) -> Result<u32> {
-        let threads = question.block.iter().product();
+        let [x, y, z] = question.block;
+        let threads = u32::try_from(Dim3 { x, y, z }.count()).unwrap_or(u32::MAX);
         let shared = u64::from(question.dynamic_shared);
         let blocks = self.blocks_at_once(question.module, question.kernel, threads, shared)?;
         if question.largest {

@@ -231,6 +231,19 @@ fn one(name: &str, trace: &Trace, scale: &Scale, report: &mut Report) -> Result<
         "-",
         None,
     );
+    largest_piece(name, trace, &held, report);
+    let each = |seconds: f64| 1e6 * seconds / requests as f64;
+    report.row(
+        &format!("{name}: a request"),
+        format!("the driver {:.2} µs", each(bare.seconds)),
+        format!("{:.2} µs", each(timed.seconds)),
+        "-",
+        None,
+    );
+    Ok(())
+}
+
+fn largest_piece(name: &str, trace: &Trace, held: &Held, report: &mut Report) {
     // Of as much memory as PyTorch has at the end.
     let total = trace.end.reserved_bytes.max(held.end_bytes);
     let device_free = total - held.end_bytes;
@@ -246,15 +259,6 @@ fn one(name: &str, trace: &Trace, scale: &Scale, report: &mut Report) -> Result<
         goal: format!("≥ {LEAST_PIECE} %"),
         reached: Some(piece >= LEAST_PIECE),
     });
-    let each = |seconds: f64| 1e6 * seconds / requests as f64;
-    report.row(
-        &format!("{name}: a request"),
-        format!("the driver {:.2} µs", each(bare.seconds)),
-        format!("{:.2} µs", each(timed.seconds)),
-        "-",
-        None,
-    );
-    Ok(())
 }
 
 #[cfg(test)]

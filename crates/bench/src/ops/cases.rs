@@ -34,7 +34,7 @@ pub(super) enum Goal {
 pub(super) struct Case {
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// `f32`, `tf32`, `f16`, `bf16` or `i8`.
+    /// `f32`, `tf32`, `f16`, `bf16`, `i8` or `i4`.
     pub(super) dtype: &'static str,
     /// A product: matrices of the stack, m, n, k. Attention: batch, heads, rows, size. A convolution: images, channels, height
     /// and width, outputs. Else the tensor's.
@@ -146,6 +146,7 @@ pub(super) fn on_card() -> Vec<Case> {
         Case::new(Gemm, "tf32", &[1, 8192, 8192, 8192], None),
         Case::new(Gemm, "f32", &[1, 8192, 8192, 8192], Rate(45.0)),
         Case::new(Gemm, "i8", &[1, 8192, 8192, 8192], Rate(700.0)),
+        Case::new(Gemm, "i4", &[1, 8192, 8192, 8192], None),
         Case::new(Gemm, "bf16", &[1, 16, 8192, 8192], Part(0.9)),
         Case::new(Gemm, "bf16", &[1, 128, 8192, 8192], Part(0.9)),
         Case::new(Gemm, "bf16", &[64, 512, 512, 512], Part(0.9)),
@@ -200,6 +201,8 @@ pub(super) fn on_processor() -> Vec<Case> {
         Case::new(Kind::Gemm, "f32", &[1, 1024, 1024, 1024], Goal::Part(0.6)),
         Case::new(Kind::Gemm, "f32", &[1, 512, 2048, 512], Goal::Part(0.6)),
         Case::new(Kind::Gemm, "bf16", &[1, 512, 512, 512], Goal::None),
+        Case::new(Kind::Gemm, "i8", &[1, 512, 512, 512], Goal::None),
+        Case::new(Kind::Gemm, "i4", &[1, 512, 512, 512], Goal::None),
         Case::attention([1, 8, 1024, 64], "f32", false, "", Goal::Part(2.0)),
         Case::attention([1, 8, 1024, 64], "f32", true, "", Goal::Part(2.0)),
         Case::new(Kind::Gelu, "f32", &[4096, 1024], Goal::None),

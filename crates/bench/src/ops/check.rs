@@ -34,15 +34,16 @@ fn kernels_for(ops: &Ops, [m, n, k]: [usize; 3]) -> Result<Vec<String>> {
         (DType::F16, Precision::Full, 4e-2),
         (DType::BF16, Precision::Full, 3e-1),
         (DType::I8, Precision::Full, 0.0),
+        (DType::I4, Precision::Full, 0.0),
     ] {
         let spec = Gemm {
             precision,
             ..Gemm::default()
         };
-        let wide = if dtype == DType::I8 {
-            (-100.0, 100.0)
-        } else {
-            (-1.0, 1.0)
+        let wide = match dtype {
+            DType::I8 => (-100.0, 100.0),
+            DType::I4 => (-8.0, 7.0),
+            _ => (-1.0, 1.0),
         };
         let a = ops.cast(&ops.uniform(&[m, k], DType::F32, (1, 1), wide)?, dtype)?;
         let b = ops.cast(&ops.uniform(&[k, n], DType::F32, (1, 2), wide)?, dtype)?;
@@ -208,9 +209,8 @@ fn convolution(
         );
     }
     for (at, (got, want)) in dx.iter().zip(&dx_wanted).enumerate() {
-        // Where a matrix of windows is made, its elements are rounded before they are added up.
         ensure!(
-            (f64::from(*got) - want).abs() <= 4.0 * tolerance * want.abs().max(1.0),
+            (f64::from(*got) - want).abs() <= tolerance * want.abs().max(1.0),
             "gradient of a convolution {dtype} of {image:?} with {weight:?}: element {at} is {got}, the reference {want}"
         );
     }

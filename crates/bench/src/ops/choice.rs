@@ -1,5 +1,7 @@
 //! Whether the kernel that is chosen for a shape by what was measured of another one is nearly the best for it.
 
+use std::time::Instant;
+
 use anyhow::Result;
 use mica_ops::{DType, Gemm, Ops, Tensor};
 
@@ -7,6 +9,14 @@ use crate::report::Line;
 
 /// The name of the line.
 pub(super) const NAME: &str = "choice for 50 shapes it has not seen";
+
+/// The name of the line about a choice that was made before.
+pub(super) const KNOWN: &str = "a choice that was made before";
+
+/// Choices of a round, rounds, and what a choice may take.
+const CHOICES: u32 = 20_000;
+const KNOWN_ROUNDS: usize = 5;
+const KNOWN_SECONDS: f64 = 1e-6;
 
 /// Shapes that are tried.
 const SHAPES: usize = 50;
@@ -60,6 +70,29 @@ fn fastest_of_rounds(ops: &Ops, a: &Tensor, b: &Tensor, spec: &Gemm) -> Result<V
         }
     }
     Ok(times)
+}
+
+/// What it takes to find the kernel of a product that was chosen before, with the check of its shapes and the kernel's name.
+pub(super) fn known(ops: &Ops) -> Result<Line> {
+    let (a, b) = factors(ops, [64, 64, 64], DType::F32)?;
+    let spec = Gemm::default();
+    ops.gemm_choice(&a, &b, &spec)?;
+    let mut rounds = Vec::new();
+    for _ in 0..KNOWN_ROUNDS {
+        let began = Instant::now();
+        for _ in 0..CHOICES {
+            std::hint::black_box(ops.gemm_choice(&a, &b, &spec)?);
+        }
+        rounds.push(began.elapsed().as_secs_f64() / f64::from(CHOICES));
+    }
+    let seconds = crate::software::median(rounds);
+    Ok(Line {
+        what: KNOWN.into(),
+        native: "-".into(),
+        mica: format!("{:.2} µs", seconds * 1e6),
+        goal: "≤ 1 µs".into(),
+        reached: Some(seconds <= KNOWN_SECONDS),
+    })
 }
 
 /// How many choices are nearly the best, and the worst of them.

@@ -46,6 +46,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         report.add(gradients::check(&ops)?);
         report.add(check::convolutions(&ops)?);
     }
+    if choice::KNOWN.contains(&only) {
+        report.add(choice::known(&ops)?);
+    }
     if !info.is_software() && choice::NAME.contains(&only) {
         report.add(choice::measure(&ops)?);
     }
@@ -180,6 +183,7 @@ fn dtype(case: &Case) -> DType {
         "f16" => DType::F16,
         "bf16" => DType::BF16,
         "i8" => DType::I8,
+        "i4" => DType::I4,
         _ => DType::F32,
     }
 }
@@ -187,9 +191,10 @@ fn dtype(case: &Case) -> DType {
 /// Random values of a case's type.
 fn random(ops: &Ops, case: &Case, shape: &[usize], stream: u64) -> Result<Tensor> {
     match dtype(case) {
-        DType::I8 => {
-            let values = ops.uniform(shape, DType::F32, (1, stream), (-100.0, 100.0))?;
-            Ok(ops.cast(&values, DType::I8)?)
+        dtype @ (DType::I8 | DType::I4) => {
+            let most = if dtype == DType::I8 { 100.0 } else { 7.0 };
+            let values = ops.uniform(shape, DType::F32, (1, stream), (-most, most))?;
+            Ok(ops.cast(&values, dtype)?)
         }
         dtype => {
             let values = ops.uniform(shape, dtype, (1, stream), (-1.0, 1.0))?;
@@ -207,9 +212,9 @@ fn measure_product(ops: &Ops, case: &Case, timed: &mut Timed<'_>) -> Result<f64>
         bail!("{} has no four sizes", case.name)
     };
     let random = |shape: &[usize], stream: u64| random(ops, case, shape, stream);
-    // PyTorch's 8-bit product takes the second factor by columns.
+    // A product of integers in PyTorch takes the second factor by columns.
     let (a, b) = match dtype(case) {
-        DType::I8 => (random(&[batch, m, k], 1)?, random(&[batch, n, k], 2)?.t()?),
+        DType::I8 | DType::I4 => (random(&[batch, m, k], 1)?, random(&[batch, n, k], 2)?.t()?),
         _ => (random(&[batch, m, k], 1)?, random(&[batch, k, n], 2)?),
     };
     let precision = if case.dtype == "tf32" {

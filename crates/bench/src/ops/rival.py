@@ -101,6 +101,8 @@ def by_cublaslt(c, kind):
 
 
 def on_card(c):
+    if c["dtype"] == "i4":
+        raise RuntimeError("PyTorch has no product of 4-bit integers")
     kind = {"f32": torch.float32, "tf32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i8": torch.int8}[c["dtype"]]
     torch.backends.cuda.matmul.allow_tf32 = c["dtype"] == "tf32"
     make = lambda *s: torch.randn(*s, device="cuda").to(kind)

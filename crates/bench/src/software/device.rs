@@ -23,7 +23,7 @@ pub(super) struct Bench {
     pub(super) stream: Stream,
     module: Module,
     /// The kernels of `kernels.rs`.
-    pub(super) more: Module,
+    pub(super) more: [Module; 2],
     pub(super) a: DeviceBuffer<f32>,
     pub(super) b: DeviceBuffer<f32>,
     pub(super) c: DeviceBuffer<u32>,
@@ -40,6 +40,20 @@ pub(super) fn vgpu(workers: Option<usize>) -> Result<Vgpu> {
     Ok(Vgpu::builder().memory(512 << 20).build(&device)?)
 }
 
+/// The kernels of `kernels.rs`.
+fn further(vgpu: &Vgpu) -> Result<[Module; 2]> {
+    let [more, larger] = super::kernels::PTX;
+    Ok([vgpu.load_ptx(more)?, vgpu.load_ptx(larger)?])
+}
+
+/// The sum of words, each times a number that its place has.
+pub(super) fn weighted(words: &[u32]) -> f64 {
+    let products = words.iter().enumerate();
+    products
+        .map(|(i, word)| f64::from(*word) * (i % 97 + 1) as f64)
+        .sum()
+}
+
 impl Bench {
     pub(super) fn new(workers: Option<usize>) -> Result<Self> {
         let vgpu = vgpu(workers)?;
@@ -52,7 +66,7 @@ impl Bench {
         Ok(Self {
             stream: vgpu.default_stream(),
             module: vgpu.load_ptx(KERNELS)?,
-            more: vgpu.load_ptx(super::kernels::PTX)?,
+            more: further(&vgpu)?,
             a: vgpu.upload(&a)?,
             b: vgpu.upload(&b)?,
             c: vgpu.alloc(N)?,
@@ -67,7 +81,7 @@ impl Bench {
         let fresh = Self {
             stream: vgpu.default_stream(),
             module: vgpu.load_ptx(KERNELS)?,
-            more: vgpu.load_ptx(super::kernels::PTX)?,
+            more: further(&vgpu)?,
             a: vgpu.alloc(1)?,
             b: vgpu.alloc(1)?,
             c: vgpu.alloc(64)?,
@@ -129,11 +143,7 @@ impl Bench {
         let words = words.get(..count).context("too few results")?;
         let step = if count == N { 997 } else { 1 };
         Ok(match name {
-            "mandelbrot" | "histogram" => words
-                .iter()
-                .enumerate()
-                .map(|(i, word)| f64::from(*word) * (i % 97 + 1) as f64)
-                .sum(),
+            "mandelbrot" | "histogram" => weighted(words),
             _ => words
                 .iter()
                 .step_by(step)

@@ -10,6 +10,7 @@ const COMMON: &str = include_str!("../../kernels/bench_common.h");
 const GCC: &str = include_str!("../../kernels/bench_gcc.c");
 const POCL: &str = include_str!("../../kernels/bench_pocl.c");
 const MORE: &str = include_str!("../../kernels/more_gcc.h");
+const LARGER: &str = include_str!("../../kernels/larger_gcc.h");
 
 /// A run: how long, and what came out.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +112,7 @@ fn compile(
     std::fs::write(&file, source)?;
     std::fs::write(folder.join("bench_common.h"), COMMON)?;
     std::fs::write(folder.join("more_gcc.h"), MORE)?;
+    std::fs::write(folder.join("larger_gcc.h"), LARGER)?;
     let program = folder.join(name);
     let output = Command::new("gcc")
         .args(flags)

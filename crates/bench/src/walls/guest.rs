@@ -12,14 +12,11 @@ use mica_control::api::{Mode, Percent, VgpuSpec};
 use mica_guest::{Agent, HostAddress, SharedMemory};
 use tempfile::TempDir;
 
-use super::{
-    BATCHES, FROM_DEVICE, LAUNCH, Pair, ROUNDS, STARTUP, SYNC, TO_DEVICE, in_turns, program,
-};
+use super::{ROUNDS, all_figures, in_turns, program};
 use crate::demo::private_daemon::PrivateDaemon;
 use crate::programs::{Server, isolated_run, mica, numbers, printed};
 use crate::report::Report;
 use crate::shim_load::ShimNumbers;
-use crate::software::median;
 
 /// The memory that the guest shares.
 const SHARED_MEMORY: &str = "512MiB";
@@ -126,31 +123,11 @@ pub(super) fn rows(daemon: &PrivateDaemon, report: &mut Report) -> Result<()> {
         numbers::<ShimNumbers>(command)
     };
     let (host, guest) = in_turns(ROUNDS, || program(daemon, &["--without-pinned"]), behind)?;
-    for (what, unit, more_is_better, figure) in
-        [LAUNCH, BATCHES, SYNC, TO_DEVICE, FROM_DEVICE, STARTUP]
-    {
-        let of = |side: &[ShimNumbers]| median(side.iter().map(figure).collect());
-        let (host, behind) = (of(&host), of(&guest));
-        let (goal, reached) = match (what == STARTUP.0, more_is_better) {
-            (true, _) => ("-".into(), None),
-            (_, true) => (
-                format!("≥ ×{LEAST_COPY}"),
-                Some(behind >= host * LEAST_COPY),
-            ),
-            (_, false) => (
-                format!("≤ ×{MOST_LAUNCH}"),
-                Some(behind <= host * MOST_LAUNCH),
-            ),
-        };
-        let pair = Pair {
-            what: format!("guest's shared memory, two processes: {what}"),
-            unit,
-            host,
-            behind,
-            goal,
-            reached,
-        };
-        pair.report(report);
-    }
+    let judge = |more_is_better, host: f64, behind: f64| match more_is_better {
+        true => (format!("≥ ×{LEAST_COPY}"), behind >= host * LEAST_COPY),
+        false => (format!("≤ ×{MOST_LAUNCH}"), behind <= host * MOST_LAUNCH),
+    };
+    let wall = "guest's shared memory, two processes";
+    all_figures(wall, [&host, &guest], judge, report);
     Ok(())
 }

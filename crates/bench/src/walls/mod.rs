@@ -138,22 +138,36 @@ fn container_rows(daemon: &PrivateDaemon, report: &mut Report) -> Result<()> {
         || program(daemon, &["--without-pinned"]),
         || contained(daemon, &socket.folder),
     )?;
+    let goal = format!("×1.00 ± {MOST_DIFFERENCE}");
+    let judge = |more_is_better, host: f64, behind: f64| match more_is_better {
+        true => (goal.clone(), behind >= host * (1.0 - MOST_DIFFERENCE)),
+        false => (goal.clone(), behind <= host * (1.0 + MOST_DIFFERENCE)),
+    };
+    all_figures("container", [&host, &container], judge, report);
+    Ok(())
+}
+
+/// A row for each figure. `judge` gives the goal and whether it is reached, from whether more is better and from the
+/// figure on the host and behind the wall. Starts have no goal: `mica run` starts a worker before its program, and behind
+/// a wall the worker starts with the program.
+fn all_figures(
+    wall: &str,
+    sides: [&[ShimNumbers]; 2],
+    judge: impl Fn(bool, f64, f64) -> (String, bool),
+    report: &mut Report,
+) {
     for (what, unit, more_is_better, figure) in
         [LAUNCH, BATCHES, SYNC, TO_DEVICE, FROM_DEVICE, STARTUP]
     {
-        let of = |side: &[ShimNumbers]| median(side.iter().map(figure).collect());
-        let (host, behind) = (of(&host), of(&container));
-        let is_reached = match more_is_better {
-            true => behind >= host * (1.0 - MOST_DIFFERENCE),
-            false => behind <= host * (1.0 + MOST_DIFFERENCE),
-        };
-        // `mica run` starts a worker before its program; a container's worker starts with the program.
+        let [host, behind] = sides.map(|side| median(side.iter().map(figure).collect()));
+        let (goal, is_reached) = judge(more_is_better, host, behind);
         let (goal, reached) = match what == STARTUP.0 {
             true => ("-".into(), None),
-            false => (format!("×1.00 ± {MOST_DIFFERENCE}"), Some(is_reached)),
+            false => (goal, Some(is_reached)),
         };
+        let what = format!("{wall}: {what}");
         let pair = Pair {
-            what: format!("container: {what}"),
+            what,
             unit,
             host,
             behind,
@@ -162,7 +176,6 @@ fn container_rows(daemon: &PrivateDaemon, report: &mut Report) -> Result<()> {
         };
         pair.report(report);
     }
-    Ok(())
 }
 
 /// Runs the program on the host, in isolated mode.

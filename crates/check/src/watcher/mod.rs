@@ -513,13 +513,7 @@ impl<M: LiveMemory> Monitor for BlockWatcher<M> {
         if self.put_off_group(group) || self.race_in_rows(group) || self.race_of_atomics(group) {
             return Ok(());
         }
-        for lane in 0..group.lanes {
-            let access = group.lane(lane);
-            if !self.access(&access) {
-                return Err(access);
-            }
-        }
-        Ok(())
+        group.each(|access| self.access(access))
     }
 
     fn reads(&mut self, reads: &[NotedRead]) {

@@ -215,8 +215,8 @@ pub(crate) enum Command {
     VmStream {
         /// The socket that leads to the virtual GPU.
         socket: PathBuf,
-        /// The machine's regions.
-        regions: Vec<PathBuf>,
+        /// The machine's ivshmem files.
+        ivshmem: Vec<PathBuf>,
     },
     /// Serve one virtual GPU (started by the daemon)
     #[command(hide = true)]

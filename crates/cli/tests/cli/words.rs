@@ -114,7 +114,17 @@ fn wrong_words_are_usage_errors_that_say_what_to_write() {
         "nothing to change"
     );
     // Any other code could be the program's.
-    assert!(home.fails(125, "run").contains("<CMD>"));
+    for (words, code, tip) in [
+        ("run", 125, "mica run -- ./program"),
+        ("exec a", 125, "mica exec NAME -- ./program"),
+        ("show", 2, "`mica ls` lists virtual GPUs by name"),
+        ("--verison", 2, "'--version'"),
+    ] {
+        let refused = home.fails(code, words);
+        assert!(refused.contains(tip), "{refused}");
+    }
+    let unknown = home.fails(125, "run -p high -- true");
+    assert!(!unknown.contains("as a value"), "{unknown}");
     let below = home.fails(125, "run -m -5 -- true");
     assert!(
         below.contains("\"-5\" is not a size: write 8GiB"),

@@ -224,6 +224,7 @@ pub(super) const POSTED: &[&str] = &[
     "cuGraphUpload",
     "cuLaunchCooperativeKernel",
     "cuLaunchHostFunc",
+    "cuLaunchHostFunc_v2",
     "cuLaunchKernel",
     "cuLaunchKernelEx",
     "cuMemFreeAsync",

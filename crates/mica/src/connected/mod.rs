@@ -37,7 +37,7 @@ pub(crate) struct Connected {
     graphs: Mutex<HashMap<u64, Vec<u64>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

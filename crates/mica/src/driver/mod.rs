@@ -428,43 +428,30 @@ impl Backend for Driven {
             )));
         }
         let mut room = Room([0; 128]);
+        let out = room.0.as_mut_ptr().cast();
+        let (data, rank, address) = (request.data_type, request.rank, request.address.0);
+        let (dims, strides) = (request.dims.as_ptr(), request.strides.as_ptr());
+        let element = request.element_strides.as_ptr();
+        let (interleave, swizzle) = (request.interleave, request.swizzle);
+        let (l2, fill) = (request.l2_promotion, request.fill);
         match &request.kind {
-            // SAFETY: writes 128 bytes; all arrays have five numbers, the driver reads at most as many.
-            TensorMapKind::Tiled(tile) => self.call("cuTensorMapEncodeTiled", |f| unsafe {
-                (f.tensor_map_tiled)(
-                    room.0.as_mut_ptr().cast(),
-                    request.data_type,
-                    request.rank,
-                    request.address.0,
-                    request.dims.as_ptr(),
-                    request.strides.as_ptr(),
-                    tile.as_ptr(),
-                    request.element_strides.as_ptr(),
-                    request.interleave,
-                    request.swizzle,
-                    request.l2_promotion,
-                    request.fill,
-                )
-            })?,
+            TensorMapKind::Tiled(tile) => {
+                let tile = tile.as_ptr();
+                // SAFETY: writes 128 bytes; all arrays have five numbers, the driver reads at most as many.
+                self.call("cuTensorMapEncodeTiled", |f| unsafe {
+                    (f.tensor_map_tiled)(
+                        out, data, rank, address, dims, strides, tile, element, interleave,
+                        swizzle, l2, fill,
+                    )
+                })?;
+            }
             TensorMapKind::Im2col(lower, upper, channels, pixels) => {
+                let (lower, upper) = (lower.as_ptr(), upper.as_ptr());
                 // SAFETY: as above; corners have a number for each dimension but two.
                 self.call("cuTensorMapEncodeIm2col", |f| unsafe {
                     (f.tensor_map_im2col)(
-                        room.0.as_mut_ptr().cast(),
-                        request.data_type,
-                        request.rank,
-                        request.address.0,
-                        request.dims.as_ptr(),
-                        request.strides.as_ptr(),
-                        lower.as_ptr(),
-                        upper.as_ptr(),
-                        *channels,
-                        *pixels,
-                        request.element_strides.as_ptr(),
-                        request.interleave,
-                        request.swizzle,
-                        request.l2_promotion,
-                        request.fill,
+                        out, data, rank, address, dims, strides, lower, upper, *channels, *pixels,
+                        element, interleave, swizzle, l2, fill,
                     )
                 })?;
             }

@@ -3,7 +3,7 @@
 mod copies;
 mod managed;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use mica_cuda_abi::DeviceAttribute;
 use mica_gpu::profile::Recorder;
@@ -18,6 +18,7 @@ use mica_vgpu::{GraphNode, GraphOptions, NewContext, Session, Statistics, Vgpu, 
 use crate::Result;
 use crate::arbiter::TenantGate;
 use crate::backend::{Backend, DeviceSide, LaunchCall, ManagedMemory, PendingBytes};
+use crate::connected::lock;
 use crate::device::{Device, DeviceInfo};
 use crate::vgpu::Memory;
 
@@ -30,10 +31,6 @@ pub(crate) struct Embedded {
     limit_bytes: Mutex<u64>,
     context: Mutex<NewContext>,
     recorder: Arc<Recorder>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Embedded {

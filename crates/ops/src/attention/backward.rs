@@ -1,6 +1,7 @@
 //! Gradients of attention: by one kernel where there is one, else by products over the whole matrix of scores.
 
-use super::{Attended, Attention, Sizes, check, mismatch};
+use super::{Attended, Attention, Sizes, Starts, check, mismatch};
+use crate::timing::Timed;
 use crate::{DType, Error, Gemm, Ops, Reduction, Result, Tensor};
 
 /// Gradients of attention's inputs, in their type and shape.
@@ -31,10 +32,6 @@ fn check_gradient(
         let message = "gradients of keys in pages are not implemented";
         return Err(Error::argument("attention_backward", message));
     }
-    if spec.starts.is_some() {
-        let message = "gradients of sequences of different lengths are not implemented";
-        return Err(Error::argument("attention_backward", message));
-    }
     Ok(sizes)
 }
 
@@ -43,7 +40,7 @@ impl Ops {
     /// [`Ops::attention_backward_of`] is faster where the result of the forward pass is still there.
     ///
     /// # Errors
-    /// If shapes or types do not fit, or sequences have different lengths.
+    /// If shapes or types do not fit, or keys are in pages.
     pub fn attention_backward(
         &self,
         q: &Tensor,
@@ -53,8 +50,12 @@ impl Ops {
         doutput: &Tensor,
     ) -> Result<AttentionGradients> {
         let sizes = check_gradient(q, k, v, spec, doutput)?;
+        let _timed = self.begin_backward(&sizes, [q, k, v, doutput], spec);
         if q.is_empty() || k.is_empty() {
             return self.no_gradients(&sizes, [q, k, v]);
+        }
+        if let Some(starts) = &spec.starts {
+            return self.backward_of_sequences(&sizes, [q, k, v, doutput], spec, starts);
         }
         if self.has_flash_backward(&sizes)? {
             let attended = self.attention(q, k, v, spec)?;
@@ -69,7 +70,7 @@ impl Ops {
     /// [`AttentionMemory::plain`](super::AttentionMemory).
     ///
     /// # Errors
-    /// If shapes or types do not fit, or sequences have different lengths.
+    /// If shapes or types do not fit, or keys are in pages.
     pub fn attention_backward_of(
         &self,
         q: &Tensor,
@@ -85,13 +86,62 @@ impl Ops {
             let rule = "the output has the queries' shape and type";
             return Err(mismatch(("the output", output), ("the queries", q), rule));
         }
+        let _timed = self.begin_backward(&sizes, [q, k, v, doutput], spec);
         if q.is_empty() || k.is_empty() {
             return self.no_gradients(&sizes, [q, k, v]);
+        }
+        if let Some(starts) = &spec.starts {
+            return self.backward_of_sequences(&sizes, [q, k, v, doutput], spec, starts);
         }
         match self.flash_backward(&sizes, [q, k, v], attended, doutput)? {
             Some(gradients) => Ok(gradients),
             None => self.plain_backward(&sizes, [q, k, v], spec, doutput),
         }
+    }
+
+    /// Five products; a gradient is as large as its input.
+    fn begin_backward(
+        &self,
+        sizes: &Sizes,
+        [q, k, v, doutput]: [&Tensor; 4],
+        spec: &Attention,
+    ) -> Timed<'_> {
+        let timed = self.begin("attention_backward", &[q, k, v, doutput]);
+        timed.moves(&[q, k, v]);
+        timed.computes(|| sizes.flops(spec, 5));
+        timed
+    }
+
+    /// The gradients of sequences of different lengths, one sequence after the other.
+    fn backward_of_sequences(
+        &self,
+        sizes: &Sizes,
+        inputs: [&Tensor; 4],
+        spec: &Attention,
+        starts: &Starts,
+    ) -> Result<AttentionGradients> {
+        let gradient = |like: &Tensor| self.unset(like.shape(), sizes.dtype);
+        let all = AttentionGradients {
+            dq: gradient(inputs[0])?,
+            dk: gradient(inputs[1])?,
+            dv: gradient(inputs[2])?,
+        };
+        let alone = Attention {
+            starts: None,
+            ..spec.clone()
+        };
+        let sequences = starts.queries.windows(2).zip(starts.keys.windows(2));
+        for (queries, keys) in sequences {
+            let rows =
+                |tensor: &Tensor, rows: &[usize]| tensor.narrow(2, rows[0], rows[1] - rows[0]);
+            let [q, dy] = [rows(inputs[0], queries)?, rows(inputs[3], queries)?];
+            let [k, v] = [rows(inputs[1], keys)?, rows(inputs[2], keys)?];
+            let own = self.attention_backward(&q, &k, &v, &alone, &dy)?;
+            self.copy_into(&own.dq, &rows(&all.dq, queries)?)?;
+            self.copy_into(&own.dk, &rows(&all.dk, keys)?)?;
+            self.copy_into(&own.dv, &rows(&all.dv, keys)?)?;
+        }
+        Ok(all)
     }
 
     /// Without queries or without keys all gradients are zero.

@@ -329,22 +329,29 @@ impl Ops {
         };
         let function = self.flash_file(kernel, sizes.dtype, spec.pages.is_some())?;
         let grid = kernel.grid(sizes, longest, batch);
-        match kernel {
-            Flash::Wgmma { keys, .. } => {
-                let q = self.tensor_map(head_boxes(&q, WGMMA_QUERIES).request())?;
-                let k = self.tensor_map(head_boxes(&k, keys).request())?;
-                let v = self.tensor_map(head_boxes(&v, keys).request())?;
-                let params = (ByValue(q), ByValue(k), ByValue(v), ByValue(params));
-                self.stream.launch(&function, grid, params)?;
-            }
-            Flash::Panels | Flash::Rows | Flash::Mma(_) => {
-                self.stream.launch(&function, grid, (ByValue(params),))?;
-            }
-        }
+        self.launch_flash(kernel, &function, grid, [&q, &k, &v], params)?;
         if output.dtype() != sizes.dtype {
             self.map_into(&[(&crate::Expr::input(0), &result.output)], &[&output], &[])?;
         }
         Ok(())
+    }
+
+    /// Starts the kernel, which reads by tensor maps on Hopper.
+    fn launch_flash(
+        &self,
+        kernel: Flash,
+        function: &Kernel,
+        grid: Grid,
+        [q, k, v]: [&Tensor; 3],
+        params: Params,
+    ) -> Result<()> {
+        let Flash::Wgmma { keys, .. } = kernel else {
+            return Ok(self.stream.launch(function, grid, (ByValue(params),))?);
+        };
+        let map = |tensor, rows| self.tensor_map(head_boxes(tensor, rows).request());
+        let (q, k, v) = (map(q, WGMMA_QUERIES)?, map(k, keys)?, map(v, keys)?);
+        let params = (ByValue(q), ByValue(k), ByValue(v), ByValue(params));
+        Ok(self.stream.launch(function, grid, params)?)
     }
 
     fn numbers(&self, values: &[usize]) -> Result<Tensor> {

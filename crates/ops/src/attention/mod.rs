@@ -97,6 +97,36 @@ pub(crate) struct Sizes {
     pub(crate) dtype: DType,
 }
 
+impl Sizes {
+    /// Multiplications and additions of so many products of queries and keys. How many keys there are in pages only the device
+    /// knows: these are not counted.
+    fn flops(&self, spec: &Attention, products: u64) -> u64 {
+        let window = if self.window > 0 {
+            self.window as usize
+        } else {
+            usize::MAX
+        };
+        let pairs = |queries: usize, keys: usize| -> u64 {
+            if !self.is_causal {
+                return queries as u64 * keys as u64;
+            }
+            let seen = |query: usize| (query + 1 + keys).saturating_sub(queries).min(window);
+            (0..queries).map(|query| seen(query) as u64).sum()
+        };
+        let all = match (&spec.pages, &spec.starts) {
+            (Some(_), _) => 0,
+            (None, None) => self.batch as u64 * pairs(self.queries, self.keys),
+            (None, Some(starts)) => {
+                let sequences = starts.queries.windows(2).zip(starts.keys.windows(2));
+                sequences
+                    .map(|(q, k)| pairs(q[1] - q[0], k[1] - k[0]))
+                    .sum()
+            }
+        };
+        all * self.heads as u64 * 2 * products * self.size as u64
+    }
+}
+
 fn mismatch(
     left: (&'static str, &Tensor),
     right: (&'static str, &Tensor),
@@ -153,22 +183,17 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> 
             "both are equal",
         ));
     }
+    let unlike = |rule| Err(mismatch(("the queries", q), ("the keys", k), rule));
     if (batch, size) != (k_batch, k_size) || kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-        return Err(mismatch(
-            ("the queries", q),
-            ("the keys", k),
+        return unlike(
             "[batch, heads, rows, size] with equal batch and size, and heads a multiple of the keys' heads",
-        ));
+        );
     }
     check_window(spec)?;
     let most = 1 << 30;
     let axes = [queries, keys, size, heads, batch];
     if axes.iter().any(|n| *n > most) {
-        return Err(mismatch(
-            ("the queries", q),
-            ("the keys", k),
-            "no axis is longer than 2^30",
-        ));
+        return unlike("no axis is longer than 2^30");
     }
     if let Some(starts) = &spec.starts {
         check_starts(starts, batch, queries, keys)?;
@@ -276,7 +301,13 @@ impl Ops {
         spec: &Attention,
     ) -> Result<Attended> {
         let sizes = check(q, k, v, spec)?;
+        let timed = match spec.pages {
+            None => self.begin("attention", &[q, k, v]),
+            Some(pages) => self.begin("attention", &[q, pages.table, pages.lengths]),
+        };
+        timed.computes(|| sizes.flops(spec, 2));
         let attended = self.result_of(self, &sizes, spec)?;
+        timed.moves(&[&attended.output]);
         if attended.output.is_empty() {
             return Ok(attended);
         }

@@ -509,6 +509,54 @@ fn gradients_agree_with_finite_differences() {
     }
 }
 
+/// Three sequences, one without queries and one without keys, against each alone.
+#[test]
+fn gradients_of_sequences_are_those_of_each_alone() {
+    let ops = ops();
+    let (size, queries, keys) = (16, [0, 5, 5, 12, 20], [0, 9, 12, 12, 31]);
+    for (dtype, causal) in [(DType::F32, true), (DType::F16, false)] {
+        let (q, _) = values(&ops, &[1, 4, 20, size], dtype, 1);
+        let (k, _) = values(&ops, &[1, 2, 31, size], dtype, 2);
+        let (v, _) = values(&ops, &[1, 2, 31, size], dtype, 3);
+        let (dy, _) = values(&ops, &[1, 4, 20, size], dtype, 4);
+        let alone = Attention {
+            causal,
+            ..Attention::default()
+        };
+        let starts = Starts {
+            queries: &queries,
+            keys: &keys,
+        };
+        let spec = Attention {
+            starts: Some(starts),
+            ..alone.clone()
+        };
+        let got = ops.attention_backward(&q, &k, &v, &spec, &dy).unwrap();
+        let attended = ops.attention(&q, &k, &v, &spec).unwrap();
+        let of = ops.attention_backward_of(&q, &k, &v, &spec, &attended, &dy);
+        let of = of.unwrap();
+        for (rows, key_rows) in queries.windows(2).zip(keys.windows(2)) {
+            let part = |tensor: &Tensor, rows: &[usize]| {
+                tensor.narrow(2, rows[0], rows[1] - rows[0]).unwrap()
+            };
+            let (k, v) = (part(&k, key_rows), part(&v, key_rows));
+            let want = ops.attention_backward(&part(&q, rows), &k, &v, &alone, &part(&dy, rows));
+            let want = want.unwrap();
+            for all in [&got, &of] {
+                let pairs = [
+                    (&all.dq, &want.dq, rows),
+                    (&all.dk, &want.dk, key_rows),
+                    (&all.dv, &want.dv, key_rows),
+                ];
+                for (all, want, rows) in pairs {
+                    let got = ops.values(&part(all, rows)).unwrap();
+                    assert_eq!(got, ops.values(want).unwrap(), "{dtype} rows {rows:?}");
+                }
+            }
+        }
+    }
+}
+
 /// Two sequences of 70 and 33 rows in pages of 16 rows that are not in order, against the same rows that follow each other.
 fn paged(ops: &Ops, dtype: DType, size: usize, spec: &Attention, way: Option<Flash>) {
     let (rows, queries, kv_heads, heads) = (16, 5, 2, 4);

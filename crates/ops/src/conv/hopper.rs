@@ -80,6 +80,21 @@ fn by_elements(ops: &Ops, weight: &Tensor) -> Result<Tensor> {
         .reshape(&[outputs, channels, height * width])
 }
 
+/// How a block that computes so many columns fetches weights `[outputs, elements, channels]`.
+fn weight_boxes(sizes: &Sizes, weights: &Tensor, columns: u32) -> Boxes {
+    let channels = sizes.channels as u64;
+    let elements = (sizes.kernel[0] * sizes.kernel[1]) as u64;
+    Boxes {
+        dtype: sizes.dtype,
+        address: weights.address(),
+        sizes: [channels, elements, sizes.outputs as u64, 1],
+        strides: [channels, channels * elements, 0],
+        rank: 3,
+        // The two blocks of a cluster fetch one half of the columns each.
+        tile: [CHANNELS as u32, 1, columns / 2],
+    }
+}
+
 impl Ops {
     /// The convolution `[images, out h, out w, outputs]` by a kernel for Hopper, if one computes these sizes.
     pub(super) fn conv_by_wgmma(
@@ -151,15 +166,13 @@ impl Ops {
         let [oh, ow] = sizes.out;
         let y = self.unset(&[sizes.images, oh, ow, sizes.outputs], sizes.dtype)?;
         let images = self.channels_last(x)?;
-        let [kh, kw] = sizes.kernel;
-        let elements = kh * kw;
         let weights = self.dense_aligned(weights)?;
 
         let pair = |values: [usize; 2]| values.map(|value| value as i32);
         let padding = pair(sizes.spec.padding);
         let windows = Windows {
             channel_steps: sizes.channels.div_ceil(CHANNELS) as i32,
-            kernel_width: kw as i32,
+            kernel_width: sizes.kernel[1] as i32,
             out: pair(sizes.out),
             stride: pair(sizes.spec.stride),
             padding,
@@ -168,20 +181,6 @@ impl Ops {
             reserved: 0,
         };
         let (columns, shared) = block(sizes.outputs);
-        let weight_boxes = Boxes {
-            dtype: sizes.dtype,
-            address: weights.address(),
-            sizes: [
-                sizes.channels as u64,
-                elements as u64,
-                sizes.outputs as u64,
-                1,
-            ],
-            strides: [sizes.channels as u64, (sizes.channels * elements) as u64, 0],
-            rank: 3,
-            // The two blocks of a cluster fetch one half of the columns each.
-            tile: [CHANNELS as u32, 1, columns / 2],
-        };
         let factors = Factors {
             m: rows as i32,
             n: sizes.outputs as i32,
@@ -190,7 +189,7 @@ impl Ops {
         };
         let params = (
             ByValue(self.tensor_map(sizes.columns(&images, padding).request())?),
-            ByValue(self.tensor_map(weight_boxes.request())?),
+            ByValue(self.tensor_map(weight_boxes(sizes, &weights, columns).request())?),
             ByValue(windows),
             ByValue(factors),
             ByValue(Epilogue::sums(&y.reshape(&[1, rows, sizes.outputs])?)),

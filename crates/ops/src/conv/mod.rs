@@ -154,9 +154,15 @@ impl Sizes {
         images * self.out[0] * self.out[1]
     }
 
-    /// Images whose windows are made at a time.
-    fn at_a_time(&self) -> usize {
-        let row = self.cols() * self.spec.groups * self.dtype.size_bytes();
+    /// Multiplications and additions.
+    fn flops(&self) -> u64 {
+        let products = self.rows(self.images) as u64 * self.outputs as u64;
+        products.saturating_mul(2 * self.cols() as u64)
+    }
+
+    /// Images whose windows of elements of a type are made at a time.
+    fn at_a_time(&self, windows: DType) -> usize {
+        let row = self.cols() * self.spec.groups * windows.size_bytes();
         let one = self.rows(1).saturating_mul(row);
         (WINDOW_BYTES / one.max(1)).clamp(1, self.images.max(1))
     }
@@ -188,14 +194,19 @@ impl Ops {
     pub fn conv(&self, x: &Tensor, weight: &Tensor, spec: &Conv) -> Result<Tensor> {
         same_type(x, weight)?;
         let sizes = check(x.shape(), weight, spec)?;
+        let timed = self.begin("conv", &[x, weight]);
+        timed.computes(|| sizes.flops());
         if let Some(y) = self.conv_by_wgmma(&sizes, x, weight)? {
+            timed.moves(&[&y]);
             return y.swap(2, 3)?.swap(1, 2);
         }
         let [oh, ow] = sizes.out;
         let y = self.unset(&[sizes.images, oh, ow, sizes.outputs], sizes.dtype)?;
+        timed.moves(&[&y]);
         let weights = sizes.weights(self, weight)?;
-        for first in (0..sizes.images).step_by(sizes.at_a_time()) {
-            let images = sizes.at_a_time().min(sizes.images - first);
+        let at_a_time = sizes.at_a_time(sizes.dtype);
+        for first in (0..sizes.images).step_by(at_a_time) {
+            let images = at_a_time.min(sizes.images - first);
             let windows = self.windows(&sizes, &x.narrow(0, first, images)?)?;
             let part = sizes.by_groups(&y, first, images)?;
             self.gemm_into(&windows, &weights.t()?, &Gemm::default(), &part)?;
@@ -216,18 +227,28 @@ impl Ops {
     ) -> Result<Tensor> {
         same_type(dy, weight)?;
         let sizes = check(shape, weight, spec)?;
+        let timed = self.begin("conv_backward_data", &[dy, weight]);
+        timed.computes(|| sizes.flops());
         if dy.shape() == [sizes.images, sizes.outputs, sizes.out[0], sizes.out[1]]
             && let Some(dx) = self.conv_back_by_wgmma(&sizes, weight, dy)?
         {
+            timed.moves(&[&dx]);
             return dx.swap(2, 3)?.swap(1, 2);
         }
         let dy = self.output_gradient(&sizes, dy)?;
         let dx = self.unset(shape, sizes.dtype)?;
+        timed.moves(&[&dx]);
         let weights = sizes.weights(self, weight)?;
-        for first in (0..sizes.images).step_by(sizes.at_a_time()) {
-            let images = sizes.at_a_time().min(sizes.images - first);
+        // Windows are added up, so they are not rounded to the images' type before.
+        let wide = Gemm {
+            out: Some(DType::F32),
+            ..Gemm::default()
+        };
+        let at_a_time = sizes.at_a_time(DType::F32);
+        for first in (0..sizes.images).step_by(at_a_time) {
+            let images = at_a_time.min(sizes.images - first);
             let part = sizes.by_groups(&dy, first, images)?;
-            let windows = self.gemm(&part, &weights, &Gemm::default())?;
+            let windows = self.gemm(&part, &weights, &wide)?;
             let to = dx.narrow(0, first, images)?;
             self.launch_conv(
                 "images_of_windows",
@@ -257,11 +278,15 @@ impl Ops {
         let like = self.unset(shape, x.dtype())?;
         let sizes = check(x.shape(), &like, spec)?;
         drop(like);
+        let timed = self.begin("conv_backward_weights", &[x, dy]);
+        timed.computes(|| sizes.flops());
         let dy = self.output_gradient(&sizes, dy)?;
         let groups = spec.groups;
         let dw = self.zeros(&[groups, sizes.outputs / groups, sizes.cols()], DType::F32)?;
-        for first in (0..sizes.images).step_by(sizes.at_a_time()) {
-            let images = sizes.at_a_time().min(sizes.images - first);
+        timed.moves(&[&dw]);
+        let at_a_time = sizes.at_a_time(sizes.dtype);
+        for first in (0..sizes.images).step_by(at_a_time) {
+            let images = at_a_time.min(sizes.images - first);
             let windows = self.windows(&sizes, &x.narrow(0, first, images)?)?;
             let part = sizes.by_groups(&dy, first, images)?;
             let add = Gemm {

@@ -86,7 +86,8 @@ impl Ops {
     /// # Errors
     /// If the shapes do not fit; both are in the message. The result has the first one's type.
     pub fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        self.map(&(Expr::input(0) + Expr::input(1)), &[a, b], &[], a.dtype())
+        let sum = Expr::input(0) + Expr::input(1);
+        self.map_as("add", &sum, &[a, b], &[], a.dtype())
     }
 
     /// The product of two tensors, element by element; as [`Ops::add`].
@@ -94,15 +95,20 @@ impl Ops {
     /// # Errors
     /// If the shapes do not fit; both are in the message.
     pub fn mul(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        self.map(&(Expr::input(0) * Expr::input(1)), &[a, b], &[], a.dtype())
+        let product = Expr::input(0) * Expr::input(1);
+        self.map_as("mul", &product, &[a, b], &[], a.dtype())
     }
 
-    /// A tensor of another type with the same values, rounded to the nearest even.
+    /// A tensor of another type with the same values, rounded to the nearest even; a number that an integer type does not have
+    /// becomes the nearest one that it has.
     ///
     /// # Errors
     /// If the virtual GPU has no memory left.
     pub fn cast(&self, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
-        self.map(&Expr::input(0), &[tensor], &[], dtype)
+        if [tensor.dtype(), dtype].contains(&DType::I4) {
+            return self.cast_int4(tensor, dtype);
+        }
+        self.map_as("cast", &Expr::input(0), &[tensor], &[], dtype)
     }
 
     /// An activation of each element.
@@ -111,7 +117,7 @@ impl Ops {
     /// If the virtual GPU has no memory left.
     pub fn activate(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
         let expr = Expr::input(0).activate(activation);
-        self.map(&expr, &[x], &[], x.dtype())
+        self.map_as("activate", &expr, &[x], &[], x.dtype())
     }
 
     /// The gradient of an activation's input: `dy · act'(x)`.
@@ -126,6 +132,6 @@ impl Ops {
     ) -> Result<Tensor> {
         check_shapes("activate_backward", ["x", "dy"], x, dy)?;
         let expr = Expr::input(1) * Expr::input(0).activate_derivative(activation);
-        self.map(&expr, &[x, dy], &[], x.dtype())
+        self.map_as("activate_backward", &expr, &[x, dy], &[], x.dtype())
     }
 }

@@ -75,6 +75,16 @@ fn joined(shape: &[usize], inputs: &[Tensor]) -> (Vec<usize>, Vec<Vec<usize>>) {
     (sizes, strides)
 }
 
+/// Steps of an expression for each element.
+fn steps(expr: &Expr) -> u64 {
+    match &*expr.0 {
+        Node::Input(_) | Node::Scalar(_) | Node::Const(_) => 0,
+        Node::Unary(_, x) => 1 + steps(x),
+        Node::Binary(_, x, y) => 1 + steps(x) + steps(y),
+        Node::Where(x, y, z) => 1 + steps(x) + steps(y) + steps(z),
+    }
+}
+
 /// The largest numbers of inputs and scalars that an expression names, plus one.
 fn names(expr: &Expr) -> (usize, usize) {
     let both = |x: (usize, usize), y: (usize, usize)| (x.0.max(y.0), x.1.max(y.1));
@@ -101,8 +111,20 @@ impl Ops {
         scalars: &[f32],
         dtype: DType,
     ) -> Result<Tensor> {
+        self.map_as("map", expr, inputs, scalars, dtype)
+    }
+
+    /// [`Ops::map`] for an operation of another name.
+    pub(super) fn map_as(
+        &self,
+        operation: &'static str,
+        expr: &Expr,
+        inputs: &[&Tensor],
+        scalars: &[f32],
+        dtype: DType,
+    ) -> Result<Tensor> {
         let out = self.unset(&common_shape(inputs)?, dtype)?;
-        self.map_into(&[(expr, &out)], inputs, scalars)?;
+        self.map_into_as(operation, &[(expr, &out)], inputs, scalars)?;
         Ok(out)
     }
 
@@ -117,9 +139,25 @@ impl Ops {
         inputs: &[&Tensor],
         scalars: &[f32],
     ) -> Result<()> {
+        self.map_into_as("map", outputs, inputs, scalars)
+    }
+
+    /// [`Ops::map_into`] for an operation of another name.
+    pub(crate) fn map_into_as(
+        &self,
+        operation: &'static str,
+        outputs: &[(&Expr, &Tensor)],
+        inputs: &[&Tensor],
+        scalars: &[f32],
+    ) -> Result<()> {
         let Some((_, first)) = outputs.first() else {
             return Ok(());
         };
+        let mut all = (inputs.iter().copied()).chain(outputs.iter().map(|(_, tensor)| *tensor));
+        if all.any(|tensor| tensor.dtype() == DType::I4) {
+            let message = "elements of i4: cast them to i8 first";
+            return Err(Error::argument("map", message));
+        }
         for (expr, tensor) in outputs {
             let (wants_inputs, wants_scalars) = names(expr);
             if wants_inputs > inputs.len() || wants_scalars > scalars.len() {
@@ -146,6 +184,11 @@ impl Ops {
         let repeated = repeated.collect::<Result<Vec<Tensor>>>()?;
         if first.is_empty() {
             return Ok(());
+        }
+        let timed = self.begin(operation, inputs);
+        for (expr, tensor) in outputs {
+            timed.moves(&[tensor]);
+            timed.computes(|| steps(expr).saturating_mul(tensor.len() as u64));
         }
         self.launch_fused(outputs, &repeated, scalars)
     }

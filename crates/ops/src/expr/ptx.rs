@@ -165,7 +165,8 @@ fn memory_type(dtype: DType) -> (&'static str, &'static str) {
     match dtype {
         DType::F32 => ("f32", "%v"),
         DType::F16 | DType::BF16 => ("b16", "%h"),
-        DType::I8 => ("s8", "%h"),
+        // Elements of 4 bits do not come here.
+        DType::I8 | DType::I4 => ("s8", "%h"),
         DType::I32 => ("s32", "%i"),
     }
 }
@@ -185,7 +186,7 @@ impl Writer {
             DType::BF16 => self.line(&format!(
                 "{{ .reg .b16 %z; mov.b16 %z, 0; mov.b32 {float}, {{%z, {raw}}}; }}"
             )),
-            DType::I8 => self.line(&format!("cvt.rn.f32.s16 {float}, {raw};")),
+            DType::I8 | DType::I4 => self.line(&format!("cvt.rn.f32.s16 {float}, {raw};")),
             DType::I32 => self.line(&format!("cvt.rn.f32.s32 {float}, {raw};")),
         }
         float
@@ -202,7 +203,7 @@ impl Writer {
                  bfe.u32 %b, %a, 16, 1; add.u32 %b, %b, 32767; add.u32 %a, %a, %b; \
                  mov.b32 {{%l, {raw}}}, %a; setp.nan.f32 %n, {float}, {float}; @%n mov.b16 {raw}, 32767; }}"
             )),
-            DType::I8 => self.line(&format!(
+            DType::I8 | DType::I4 => self.line(&format!(
                 "{{ .reg .s32 %a; cvt.rni.s32.f32 %a, {float}; max.s32 %a, %a, -128; \
                  min.s32 %a, %a, 127; cvt.u16.u32 {raw}, %a; }}"
             )),

@@ -1,6 +1,7 @@
 //! Whether the tensors of a product fit each other.
 
 use super::spec::{Activation, Gemm};
+use crate::int4::in_rows;
 use crate::pack::Matrix;
 use crate::{DType, Error, Result, Tensor};
 
@@ -37,6 +38,7 @@ pub(crate) fn matrix(tensor: &Tensor) -> Matrix {
     let rank = tensor.rank();
     Matrix {
         address: tensor.address(),
+        first: tensor.first(),
         dtype: tensor.dtype(),
         rows: shape[rank - 2],
         cols: shape[rank - 1],
@@ -109,15 +111,18 @@ fn types(a: DType, b: DType, spec: &Gemm) -> Result<DType> {
         return Err(wrong(a, b, "both factors have the same type"));
     }
     if a == DType::I32 {
-        return Err(wrong(a, b, "factors are f32, f16, bf16 or i8"));
+        return Err(wrong(a, b, "factors are f32, f16, bf16, i8 or i4"));
     }
-    let natural = if a == DType::I8 { DType::I32 } else { a };
+    let natural = match a {
+        DType::I8 | DType::I4 => DType::I32,
+        _ => a,
+    };
     let out = spec.out.unwrap_or(natural);
     if out != natural && out != DType::F32 {
         return Err(wrong(
             a,
             out,
-            "the result is f32 or the factors' type; i32 or f32 for i8",
+            "the result is f32 or the factors' type; i32 or f32 for i8 and i4",
         ));
     }
     let exact = spec.alpha == 1.0
@@ -134,6 +139,23 @@ fn types(a: DType, b: DType, spec: &Gemm) -> Result<DType> {
 }
 
 impl Product {
+    /// The product of the same numbers as 8-bit integers, as they will be unpacked.
+    pub(super) fn as_bytes(&self) -> Self {
+        Self {
+            a: in_rows(&self.a, DType::I8),
+            b: in_rows(&self.b, DType::I8),
+            ..self.clone()
+        }
+    }
+
+    /// Multiplications and additions.
+    pub(crate) fn flops(&self) -> u64 {
+        let sizes = [self.a.rows, self.b.cols, self.a.cols, self.batches];
+        sizes
+            .iter()
+            .fold(2, |product: u64, size| product.saturating_mul(*size as u64))
+    }
+
     /// Checks the tensors of the epilogue against the result.
     fn check_extras(&self, spec: &Gemm) -> Result<()> {
         for (name, tensor) in [("c", spec.c), ("the residual", spec.residual)] {

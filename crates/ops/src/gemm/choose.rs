@@ -49,7 +49,7 @@ impl Ops {
             } else {
                 factor.col
             };
-            (stride * factor.dtype.size_bytes()).is_multiple_of(16)
+            factor.dtype.bytes_of(stride).is_multiple_of(16)
         });
         Key {
             sizes: [a.rows, b.cols, a.cols, product.batches],
@@ -64,12 +64,37 @@ impl Ops {
     /// What can compute a product: kernels of this crate, the likely best first, then the user's library; never none.
     pub(crate) fn candidates(&self, product: &Product, spec: &Gemm) -> Result<Vec<Variant>> {
         let mut found = self.own_candidates(product, spec)?;
-        found.extend(self.library_candidates(product, spec)?);
+        found.extend(match product.a.dtype {
+            DType::I4 => self.library_candidates(&product.as_bytes(), spec)?,
+            _ => self.library_candidates(product, spec)?,
+        });
+        Ok(found)
+    }
+
+    /// Kernels for 8-bit integers, and those with instructions for 4-bit ones. From Hopper on tensor cores have no such
+    /// instructions: the driver makes them of others, and 8-bit integers are likely to be faster.
+    fn candidates_for_int4(&self, product: &Product, spec: &Gemm) -> Result<Vec<Variant>> {
+        let mut found = self.own_candidates(&product.as_bytes(), spec)?;
+        let own = Variant::INT4.into_iter();
+        let own = own.filter(|variant| product.a.rows <= 64 || variant.block().0 > 16);
+        let allowed =
+            self.tensor_cores && self.kernels.allows(&Variant::INT4[0].file(DType::I4))?;
+        let at = if self.capability.0 >= 9 {
+            found.len()
+        } else {
+            0
+        };
+        if allowed {
+            found.splice(at..at, own);
+        }
         Ok(found)
     }
 
     /// Kernels of this crate that can compute a product, the likely best first; never none.
     pub(super) fn own_candidates(&self, product: &Product, spec: &Gemm) -> Result<Vec<Variant>> {
+        if product.a.dtype == DType::I4 {
+            return self.candidates_for_int4(product, spec);
+        }
         if self.is_software {
             let rows = if product.a.rows <= 8 {
                 [8, 12]
@@ -101,7 +126,11 @@ impl Ops {
                         || (product.batches == 1 && product.a.cols.is_multiple_of(whole));
                     has_wgmma && divides && m <= *rows as usize && (*rows == 64 || m > 64)
                 }
-                Variant::Panels | Variant::Rows(_) | Variant::Tile | Variant::Library(_) => false,
+                Variant::Panels
+                | Variant::Rows(_)
+                | Variant::Tile
+                | Variant::Mma4(..)
+                | Variant::Library(_) => false,
             })
             .filter(|variant| m <= 64 || variant.block().0 > 16)
             .filter(|variant| m > 32 || variant.block().0 < 128)

@@ -33,6 +33,7 @@ impl BlockShape {
             | Variant::Rows(_)
             | Variant::Tile
             | Variant::Mma(..)
+            | Variant::Mma4(..)
             | Variant::Library(_) => {
                 return None;
             }

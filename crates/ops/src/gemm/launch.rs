@@ -56,6 +56,8 @@ pub(crate) enum Variant {
     Tile,
     /// Blocks of so many rows and columns with tensor cores.
     Mma(u32, u32),
+    /// Blocks of so many rows and columns with instructions of tensor cores for 4-bit integers.
+    Mma4(u32, u32),
     /// Two blocks of 128 rows and so many columns with the tensor cores and the copy unit of Hopper.
     Wgmma(u32),
     /// Two blocks of 64 or 128 rows and 128 columns each with the same, and the sums along k divided into so many parts.
@@ -65,7 +67,15 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    /// Every kernel there is.
+    /// Kernels for 4-bit integers alone.
+    pub(crate) const INT4: [Self; 4] = [
+        Self::Mma4(128, 256),
+        Self::Mma4(128, 128),
+        Self::Mma4(64, 64),
+        Self::Mma4(16, 128),
+    ];
+
+    /// Every kernel for other types.
     pub(crate) const ALL: [Self; 18] = [
         Self::Panels,
         Self::Rows(8),
@@ -90,7 +100,7 @@ impl Variant {
     /// The file that has the kernel for factors of a type.
     pub(crate) fn file(self, dtype: DType) -> String {
         match self {
-            Self::Mma(..) => format!("gemm_mma.{dtype}"),
+            Self::Mma(..) | Self::Mma4(..) => format!("gemm_mma.{dtype}"),
             Self::Wgmma(_) | Self::Thin(..) => format!("gemm_wgmma.{dtype}"),
             Self::Panels => panels::FILE.into(),
             _ => format!("gemm.{dtype}"),
@@ -101,6 +111,7 @@ impl Variant {
     pub(crate) fn label(self) -> String {
         match self {
             Self::Mma(rows, cols) => format!("mma_{rows}x{cols}"),
+            Self::Mma4(rows, cols) => format!("mma4_{rows}x{cols}"),
             Self::Wgmma(cols) => format!("wgmma_{cols}"),
             Self::Thin(rows, parts) => format!("wgmma_thin{rows}_in_{parts}"),
             Self::Library(number) => format!("cublaslt_{number}"),
@@ -115,7 +126,9 @@ impl Variant {
             (Self::Rows(rows), _) => format!("gemm_rows{rows}"),
             (Self::Tile, _) => "gemm_tile128".into(),
             (Self::Mma(rows, cols), true) => format!("mma_{rows}x{cols}_kn"),
-            (Self::Mma(rows, cols), false) => format!("mma_{rows}x{cols}_nk"),
+            (Self::Mma(rows, cols), false) | (Self::Mma4(rows, cols), _) => {
+                format!("mma_{rows}x{cols}_nk")
+            }
             (Self::Wgmma(cols), true) => format!("wgmma_{cols}_kn"),
             (Self::Wgmma(cols), false) => format!("wgmma_{cols}_nk"),
             (Self::Thin(rows, _), true) => format!("wgmma_thin{rows}_kn"),
@@ -138,7 +151,7 @@ impl Variant {
             Self::Panels => (panels::ROWS, panels::COLS),
             Self::Rows(rows) => (rows as usize, 32),
             Self::Tile => (128, 128),
-            Self::Mma(rows, cols) => (rows as usize, cols as usize),
+            Self::Mma(rows, cols) | Self::Mma4(rows, cols) => (rows as usize, cols as usize),
             Self::Wgmma(cols) => (256, cols as usize),
             Self::Thin(rows, _) => (rows as usize, 256),
             Self::Library(_) => (1, 1),
@@ -169,7 +182,7 @@ impl Variant {
             Self::Panels | Self::Tile | Self::Wgmma(_) | Self::Thin(..) | Self::Library(_) => {
                 Grid::of([m * n, 1, batches], [256, 1, 1])
             }
-            Self::Mma(rows, cols) => {
+            Self::Mma(rows, cols) | Self::Mma4(rows, cols) => {
                 let (threads, stages) = match rows {
                     128 => (256, 3),
                     _ => (128, 4),
@@ -186,9 +199,33 @@ impl Variant {
 struct Prepared {
     a: Matrix,
     b: Matrix,
+    /// Elements of each sum; bytes of two where these are what the kernel reads.
+    k: usize,
     /// Whether `b` is `[k][n]`.
     is_turned: bool,
     _packed: [Option<Tensor>; 2],
+}
+
+impl Prepared {
+    /// The factors of a part of the product, which begins at a matrix of the stack and a column, and has so many rows and
+    /// columns.
+    fn part(&self, first: usize, col: usize, [m, n]: [usize; 2]) -> Factors {
+        let (a, b, k) = (&self.a, &self.b, self.k);
+        // Panels of `Rows` are `[n / 32][k][32]`; `col` is 0 for the others.
+        let b_column = (col * k * b.dtype.size_bytes()) as u64;
+        Factors {
+            a: a.address_of(first),
+            b: b.address_of(first) + b_column,
+            a_row: a.row as i64,
+            a_batch: a.batch as i64,
+            b_row: b.row as i64,
+            b_batch: b.batch as i64,
+            m: m as i32,
+            n: n as i32,
+            k: k as i32,
+            k_step: 0,
+        }
+    }
 }
 
 fn strides(tensor: &Tensor) -> [i64; 3] {
@@ -197,7 +234,7 @@ fn strides(tensor: &Tensor) -> [i64; 3] {
 }
 
 impl Epilogue {
-    pub(super) fn new(spec: &Gemm, d: &Tensor) -> Self {
+    pub(crate) fn new(spec: &Gemm, d: &Tensor) -> Self {
         let mut epilogue = Self {
             d: d.address(),
             d_strides: strides(d),
@@ -307,16 +344,11 @@ impl Ops {
             return Err(Error::argument("gemm", message));
         }
         let panels = |factor: &Matrix, width: usize| -> Result<(Tensor, Matrix)> {
-            let count = if factor.batch == 0 {
-                1
-            } else {
-                product.batches
-            };
-            let (memory, distance) = self.pack_panels(factor, count, width)?;
+            let (memory, _, batch) = self.panels(factor, product.batches, width)?;
             let packed = Matrix {
                 address: memory.address(),
                 dtype: memory.dtype(),
-                batch: if factor.batch == 0 { 0 } else { distance },
+                batch,
                 ..*factor
             };
             Ok((memory, packed))
@@ -326,6 +358,7 @@ impl Ops {
         Ok(Prepared {
             a,
             b,
+            k,
             is_turned: true,
             _packed: [Some(a_memory), Some(b_memory)],
         })
@@ -336,12 +369,25 @@ impl Ops {
         if let Variant::Rows(rows) = variant {
             return self.prepare_panels(product, rows as usize);
         }
+        let k = product.a.cols;
+        if let Variant::Mma4(..) = variant {
+            let (a_memory, a) = self.pairs_of_factor(&product.a, batches)?;
+            let (b_memory, b) = self.pairs_of_factor(&product.b.turned(), batches)?;
+            return Ok(Prepared {
+                a,
+                b,
+                k: k.div_ceil(2),
+                is_turned: false,
+                _packed: [a_memory, b_memory],
+            });
+        }
         if !variant.has_tensor_cores() {
             let (a_memory, a) = self.wide_factor(&product.a, batches)?;
             let (b_memory, b) = self.wide_factor(&product.b, batches)?;
             return Ok(Prepared {
                 a,
                 b,
+                k,
                 is_turned: true,
                 _packed: [a_memory, b_memory],
             });
@@ -356,6 +402,7 @@ impl Ops {
         Ok(Prepared {
             a,
             b,
+            k,
             is_turned,
             _packed: [a_memory, b_memory],
         })
@@ -369,6 +416,18 @@ impl Ops {
         d: &Tensor,
         variant: Variant,
     ) -> Result<()> {
+        if product.a.dtype == DType::I4 && !matches!(variant, Variant::Mma4(..)) {
+            let (a_memory, a) = self.unpack_factor(&product.a, product.batches)?;
+            let (b_memory, b) = self.unpack_factor(&product.b, product.batches)?;
+            let bytes = Product {
+                a,
+                b,
+                ..product.clone()
+            };
+            let launched = self.launch_product(&bytes, spec, d, variant);
+            drop((a_memory, b_memory));
+            return launched;
+        }
         if let Variant::Library(number) = variant {
             return self.launch_by_library(product, spec, d, number);
         }
@@ -376,37 +435,21 @@ impl Ops {
             return self.launch_panels(product, spec, d);
         }
         let prepared = self.prepare(product, variant)?;
-        let (a, b, is_turned) = (&prepared.a, &prepared.b, prepared.is_turned);
-        let (m, n, k) = (product.a.rows, product.b.cols, product.a.cols);
+        let is_turned = prepared.is_turned;
+        let (m, n) = (product.a.rows, product.b.cols);
         let file = variant.file(product.a.dtype);
         let kernel = self.kernels.get(&file, &variant.name(is_turned))?;
-        let mut epilogue = Epilogue::new(spec, d);
-        let mut sums = None;
-        if matches!(variant, Variant::Rows(_)) && !epilogue.only_stores(wide(product.a.dtype)) {
-            let wide = self.unset(&[product.batches, m, n], wide(product.a.dtype))?;
-            epilogue = Epilogue::new(&Gemm::default(), &wide);
-            sums = Some(wide);
-        }
+        let (epilogue, sums) = match variant {
+            Variant::Rows(_) => self.plain_sums(product, wide(product.a.dtype), spec, d)?,
+            _ => (Epilogue::new(spec, d), None),
+        };
         let size = sums.as_ref().unwrap_or(d).dtype().size_bytes();
         let (stacks, cols) = (MOST_BLOCKS, variant.most_cols());
         let firsts = (0..product.batches).step_by(stacks);
         let parts = firsts.flat_map(|first| (0..n).step_by(cols).map(move |col| (first, col)));
         for (first, col) in parts {
             let (count, n) = ((product.batches - first).min(stacks), (n - col).min(cols));
-            // Panels of `Rows` are `[n / 32][k][32]`; `col` is 0 for the others.
-            let b_column = (col * k * b.dtype.size_bytes()) as u64;
-            let factors = Factors {
-                a: a.address_of(first),
-                b: b.address_of(first) + b_column,
-                a_row: a.row as i64,
-                a_batch: a.batch as i64,
-                b_row: b.row as i64,
-                b_batch: b.batch as i64,
-                m: m as i32,
-                n: n as i32,
-                k: k as i32,
-                k_step: 0,
-            };
+            let factors = prepared.part(first, col, [m, n]);
             let epilogue = epilogue.from(first, size).at_column(col, size);
             if let Some(shape) = hopper::BlockShape::of(variant) {
                 let launch = hopper::Launch {
@@ -431,6 +474,24 @@ impl Ops {
             Some(sums) => self.finish_sums(&file, &sums, Epilogue::new(spec, d), d),
             None => Ok(()),
         }
+    }
+
+    /// Where a kernel stores that can only store sums: the result if that is all there is to do, else a tensor of sums for
+    /// [`Ops::finish_sums`].
+    pub(super) fn plain_sums(
+        &self,
+        product: &Product,
+        dtype: DType,
+        spec: &Gemm,
+        d: &Tensor,
+    ) -> Result<(Epilogue, Option<Tensor>)> {
+        let epilogue = Epilogue::new(spec, d);
+        if epilogue.only_stores(dtype) {
+            return Ok((epilogue, None));
+        }
+        let shape = [product.batches, product.a.rows, product.b.cols];
+        let sums = self.unset(&shape, dtype)?;
+        Ok((Epilogue::sums(&sums), Some(sums)))
     }
 
     /// Applies an epilogue to sums `[batch, m, n]`.

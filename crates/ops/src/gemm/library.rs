@@ -123,7 +123,7 @@ fn element(dtype: DType) -> Element {
         DType::F32 => Element::F32,
         DType::F16 => Element::F16,
         DType::BF16 => Element::Bf16,
-        DType::I8 => Element::I8,
+        DType::I8 | DType::I4 => Element::I8,
         DType::I32 => Element::I32,
     }
 }
@@ -177,7 +177,7 @@ pub(super) fn does_epilogue(product: &Product, spec: &Gemm) -> bool {
         && spec.residual.is_none()
         && matches!(spec.activation, Activation::None | Activation::Relu);
     match product.a.dtype {
-        DType::I8 => {
+        DType::I8 | DType::I4 => {
             let nothing = spec.bias.is_none() && spec.beta == 0.0 && spec.alpha == 1.0;
             plain && nothing && product.out == DType::I32 && spec.activation == Activation::None
         }
@@ -190,6 +190,7 @@ fn as_packed(factor: &Matrix) -> Matrix {
     let row = factor.cols.next_multiple_of(16 / factor.dtype.size_bytes());
     Matrix {
         address: 256,
+        first: 0,
         row,
         col: 1,
         batch: if factor.batch == 0 {
@@ -206,6 +207,7 @@ fn dense(product: &Product) -> Matrix {
     let (rows, cols) = (product.a.rows, product.b.cols);
     Matrix {
         address: 256,
+        first: 0,
         dtype: product.out,
         rows,
         cols,
@@ -450,12 +452,13 @@ impl Ops {
             bytes => Some(self.unset(&[bytes], DType::I8)?),
         };
         asked.at.workspace = workspace.as_ref().map_or(0, Tensor::address);
-        if !self.stream.is_counting() {
+        let name = || format!("cublaslt_{number}");
+        self.stream.queue(Some("cuBLASLt"), name, || {
             let stream = self.stream().driver_handle().unwrap_or(0);
             let [alpha, beta] = asked.scales;
             let queue = || plan.queue(&asked.at, alpha, beta, stream);
-            self.vgpu.with_driver_context(queue)?.map_err(refused)?;
-        }
+            self.vgpu.with_driver_context(queue)?.map_err(refused)
+        })?;
         match &asked.sums {
             Some(sums) => {
                 let file = Variant::Tile.file(product.a.dtype);

@@ -18,7 +18,8 @@ pub(crate) use library::Library;
 pub use library::Provider;
 pub use spec::{Activation, Gemm, Precision};
 
-use check::{Product, check, mismatch};
+pub(crate) use check::check;
+use check::{Product, mismatch};
 
 use crate::{Ops, Result, Tensor};
 
@@ -26,14 +27,14 @@ impl Ops {
     /// The product of two matrices, or of two stacks of matrices, with an epilogue.
     ///
     /// Factors may be views with any strides: `a.t()?` is a transposed factor, and a factor in column
-    /// order is the transposed view of one in row order.
+    /// order is the transposed view of one in row order. Products of `i8` and of `i4` are exact.
     ///
     /// # Errors
     /// If shapes or types do not fit; both are in the message.
     pub fn gemm(&self, a: &Tensor, b: &Tensor, spec: &Gemm) -> Result<Tensor> {
         let product = check(a, b, spec)?;
         let d = self.unset(&product.shape, product.out)?;
-        self.run_product(&product, spec, &d)?;
+        self.compute([a, b, &d], &product, spec)?;
         Ok(d)
     }
 
@@ -71,7 +72,15 @@ impl Ops {
             let message = "the destination repeats elements along an axis";
             return Err(crate::Error::argument("gemm", message));
         }
-        self.run_product(&product, spec, d)
+        self.compute([a, b, d], &product, spec)
+    }
+
+    /// Queues a product that was checked.
+    fn compute(&self, [a, b, d]: [&Tensor; 3], product: &Product, spec: &Gemm) -> Result<()> {
+        let timed = self.begin("gemm", &[a, b, d]);
+        timed.moves(&spec.added());
+        timed.computes(|| product.flops());
+        self.run_product(product, spec, d)
     }
 
     /// Names of the kernels that could compute a product, the one that is used by default first. For
@@ -97,6 +106,9 @@ impl Ops {
             return Err(crate::Error::argument("gemm", message));
         };
         let d = self.unset(&product.shape, product.out)?;
+        let timed = self.begin("gemm", &[a, b, &d]);
+        timed.moves(&spec.added());
+        timed.computes(|| product.flops());
         if !d.is_empty() {
             self.launch_product(&product, spec, &d, *variant)?;
         }

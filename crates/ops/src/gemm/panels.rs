@@ -129,7 +129,7 @@ impl Ops {
     }
 
     /// A factor in panels of so many columns; elements of a panel, and of a matrix.
-    fn panels(
+    pub(super) fn panels(
         &self,
         factor: &Matrix,
         batches: usize,
@@ -148,13 +148,7 @@ impl Ops {
         let (m, n, k) = (product.a.rows, product.b.cols, product.a.cols);
         let a = self.rows_of_panels(&product.a, batches)?;
         let b = self.cols_of_panels(&product.b, m, batches)?;
-        let mut epilogue = Epilogue::new(spec, d);
-        let mut sums = None;
-        if !epilogue.only_stores(DType::F32) {
-            let wide = self.unset(&[batches, m, n], DType::F32)?;
-            epilogue = Epilogue::sums(&wide);
-            sums = Some(wide);
-        }
+        let (epilogue, sums) = self.plain_sums(product, DType::F32, spec, d)?;
         let sizes = [m.div_ceil(ROWS), n.div_ceil(COLS)];
         let processors = self.vgpu.info().multiprocessors as usize;
         let panels = panels_of_block(sizes, batches, processors);

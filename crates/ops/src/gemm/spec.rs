@@ -44,11 +44,22 @@ pub struct Gemm<'a> {
     pub scale: f32,
     /// What is added at the end; the shape and type of the result.
     pub residual: Option<&'a Tensor>,
-    /// Type of the result: `f32` or the factors' type; `i32` or `f32` for `i8`. By default the factors'
-    /// type, `i32` for `i8`.
+    /// Type of the result: `f32` or the factors' type; `i32` or `f32` for `i8` and `i4`. By default the factors'
+    /// type, `i32` for `i8` and `i4`.
     pub out: Option<DType>,
     /// How exactly 32-bit factors are multiplied.
     pub precision: Precision,
+}
+
+impl<'a> Gemm<'a> {
+    /// The tensors that the epilogue reads.
+    pub(crate) fn added(&self) -> Vec<&'a Tensor> {
+        let c = self.c.filter(|_| self.beta != 0.0);
+        [c, self.bias, self.residual]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
 }
 
 impl Default for Gemm<'_> {

@@ -10,7 +10,7 @@ fn values(count: usize, seed: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Small integers, so that every order of additions gives the same result in every type.
+/// Small integers, so that every order of additions gives the same result in every type that holds them.
 fn check_kernels(variants: &[Variant], types: &[DType]) {
     let device = mica::Device::software().unwrap();
     let builder = mica::Vgpu::builder().memory(64 << 20);
@@ -50,12 +50,14 @@ fn kernels_without_tensor_cores_compute_the_same_product() {
     let types = [DType::F32, DType::F16, DType::BF16, DType::I8];
     let variants = [Variant::Rows(8), Variant::Rows(12), Variant::Tile];
     check_kernels(&variants, &types);
+    check_kernels(&variants, &[DType::I4]);
     check_kernels(&[Variant::Panels], &types[..3]);
 }
 
 #[test]
 fn a_kernel_with_tensor_cores_computes_the_same_product() {
     check_kernels(&[Variant::Mma(16, 128)], &[DType::BF16, DType::I8]);
+    check_kernels(&[Variant::Mma4(16, 128)], &[DType::I4]);
 }
 
 #[test]
@@ -66,6 +68,7 @@ fn all_kernels_with_tensor_cores_compute_the_same_product() {
     let runs_anywhere = |variant: &Variant| matches!(variant, Variant::Mma(..));
     let variants: Vec<Variant> = Variant::ALL.into_iter().filter(runs_anywhere).collect();
     check_kernels(&variants, &types);
+    check_kernels(&Variant::INT4, &[DType::I4]);
 }
 
 #[test]
@@ -74,6 +77,7 @@ fn without_tensor_cores_none_of_their_code_is_loaded() {
     let builder = mica::Vgpu::builder().memory(64 << 20).tensor_cores(false);
     let ops = Ops::new(&builder.build(&device).unwrap()).unwrap();
     assert!(!ops.kernels.allows("gemm_mma.bf16").unwrap());
+    assert!(!ops.kernels.allows("gemm_mma.i4").unwrap());
     assert!(ops.kernels.allows("gemm.bf16").unwrap());
     let full = mica::NumberFormats {
         tf32: false,

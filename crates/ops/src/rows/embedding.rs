@@ -46,6 +46,9 @@ impl Ops {
         let mut shape = numbers.shape().to_vec();
         shape.push(width);
         let y = self.unset(&shape, table.dtype())?;
+        // Of the table as many rows are read as are written.
+        let timed = self.begin("embedding", &[numbers, &y]);
+        timed.moves(&[&y]);
         if !y.is_empty() {
             let (table, numbers) = (self.dense(table)?, self.dense(numbers)?);
             let kernel = self.row_kernel(table.dtype(), "embedding_forward")?;
@@ -76,7 +79,9 @@ impl Ops {
             });
         }
         check_table("embedding_backward", rows, width)?;
+        let timed = self.begin("embedding_backward", &[dy, numbers]);
         let table = self.zeros(&[rows, width], DType::F32)?;
+        timed.moves(&[&table]);
         if !dy.is_empty() {
             let (dy, numbers) = (self.dense(dy)?, self.dense(numbers)?);
             let kernel = self.row_kernel(dy.dtype(), "embedding_backward")?;

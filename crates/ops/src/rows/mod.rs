@@ -171,7 +171,10 @@ impl Ops {
     /// # Errors
     /// If the elements are not floats.
     pub fn softmax(&self, x: &Tensor, scale: f32) -> Result<Tensor> {
-        self.masked_softmax(x, scale, Mask::default())
+        let timed = self.begin("softmax", &[x]);
+        let y = self.masked_softmax(x, scale, Mask::default())?;
+        timed.moves(&[&y]);
+        Ok(y)
     }
 
     pub(crate) fn masked_softmax(&self, x: &Tensor, scale: f32, mask: Mask) -> Result<Tensor> {
@@ -203,6 +206,8 @@ impl Ops {
         same("softmax_backward", ["y", "dy"], y, dy)?;
         let (rows, cols) = rows_of("softmax_backward", y)?;
         let dx = self.unset(y.shape(), y.dtype())?;
+        let timed = self.begin("softmax_backward", &[y, dy]);
+        timed.moves(&[&dx]);
         if !y.is_empty() {
             let (y, dy) = (self.dense(y)?, self.dense(dy)?);
             let kernel = self.row_kernel(y.dtype(), "softmax_backward")?;
@@ -235,10 +240,15 @@ impl Ops {
     ) -> Result<(Tensor, NormStatistics)> {
         float("norm", x)?;
         let (rows, cols) = rows_of("norm", x)?;
+        let timed = self.begin("norm", &[x]);
+        for column in [weight, bias].into_iter().flatten() {
+            timed.moves(&[column]);
+        }
         let weight = self.per_column(x, "the weight", weight)?;
         let bias = self.per_column(x, "the bias", bias)?;
         let (x, y) = (self.dense(x)?, self.unset(x.shape(), x.dtype())?);
         let statistics = self.unset(&[rows, 2], DType::F32)?;
+        timed.moves(&[&y, &statistics]);
         if !x.is_empty() {
             let address = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, Tensor::address);
             let addresses = [x.address(), y.address(), address(&weight), address(&bias)];
@@ -309,12 +319,14 @@ impl Ops {
                 rule: "they are those of the forward pass of x, two for each row",
             });
         }
+        let timed = self.begin("norm_backward", &[x, dy, &statistics.0]);
         let weight = self.per_column(x, "the weight", weight)?;
         let gradients = NormGradients {
             dx: self.unset(x.shape(), x.dtype())?,
             dweight: self.zeros(&[cols], DType::F32)?,
             dbias: self.zeros(&[cols], DType::F32)?,
         };
+        timed.moves(&[&gradients.dx, &gradients.dweight, &gradients.dbias]);
         if x.is_empty() {
             return Ok(gradients);
         }
@@ -332,22 +344,33 @@ impl Ops {
         );
         self.stream
             .launch(&kernel, self.row_grid(rows, cols), params)?;
+        self.norm_backward_weights(&x, &dy, stats, &gradients)?;
+        Ok(gradients)
+    }
+
+    /// Adds the gradients of weights and bias, each the sum of a column.
+    fn norm_backward_weights(
+        &self,
+        x: &Tensor,
+        dy: &Tensor,
+        stats: u64,
+        gradients: &NormGradients,
+    ) -> Result<()> {
+        let (rows, cols) = rows_of("norm_backward", x)?;
         let kernel = self.row_kernel(x.dtype(), "norm_backward_weights")?;
-        let (dw, db) = (gradients.dweight.address(), gradients.dbias.address());
         let params = (
             x.address(),
             dy.address(),
             stats,
-            dw,
-            db,
+            gradients.dweight.address(),
+            gradients.dbias.address(),
             rows as i64,
             cols as i32,
         );
         // Parts of the rows go to different blocks where the columns alone are too few.
         let parts = (rows / 32).clamp(1, if self.is_software { 4 } else { 64 }) as u32;
         let grid = Grid::of([cols.div_ceil(128) as u32, parts, 1], [128, 1, 1]);
-        self.stream.launch(&kernel, grid, params)?;
-        Ok(gradients)
+        Ok(self.stream.launch(&kernel, grid, params)?)
     }
 
     /// The cross entropy of each row's softmax with a target column, in f32, and `scale` times the
@@ -376,6 +399,8 @@ impl Ops {
         }
         let gradient = self.unset(logits.shape(), logits.dtype())?;
         let loss = self.unset(targets.shape(), DType::F32)?;
+        let timed = self.begin("cross_entropy", &[logits, targets]);
+        timed.moves(&[&gradient, &loss]);
         if rows > 0 {
             let (x, targets) = (self.dense(logits)?, self.dense(targets)?);
             let kernel = self.row_kernel(x.dtype(), "cross_entropy")?;

@@ -45,6 +45,8 @@ impl Ops {
     ) -> Result<Tensor> {
         let y = self.unset(shape, dtype)?;
         float("random numbers", &y)?;
+        let timed = self.begin("random", &[]);
+        timed.moves(&[&y]);
         if !y.is_empty() {
             let kernel = self.row_kernel(dtype, "random_fill")?;
             let count = y.len();

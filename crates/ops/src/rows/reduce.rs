@@ -45,6 +45,8 @@ impl Ops {
         let inner: usize = shape[axis..].iter().product();
         let outer: usize = shape[..axis].iter().product();
         let y = self.unset(&shape, DType::F32)?;
+        let timed = self.begin("reduce", &[x]);
+        timed.moves(&[&y]);
         if y.is_empty() {
             return Ok(y);
         }
@@ -80,6 +82,7 @@ impl Ops {
     /// If the elements are not floats.
     pub fn reduce_all(&self, x: &Tensor, what: Reduction) -> Result<Tensor> {
         float("reduce", x)?;
+        let _timed = self.begin("reduce_all", &[x]);
         let count = x.len();
         let flat = self.dense(x)?.reshape(&[count])?;
         if count <= 4096 {

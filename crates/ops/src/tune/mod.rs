@@ -5,8 +5,8 @@
 //! the fastest: which of these is best depends on how a size divides into blocks. Programs whose sizes
 //! change all the time do not measure all the time: after [`MOST_OF_A_GROUP`] sizes, a group's best is used.
 //! Choices are kept in a file, which several processes may use at once.
-//! A choice holds for a device, a set of kernels and a setting of tensor cores; with any other of these
-//! it is made anew.
+//! A choice holds for a device, a driver, a set of kernels and a setting of tensor cores; with any other of
+//! these it is made anew.
 
 mod file;
 
@@ -252,6 +252,22 @@ fn by_time<'a>(
     }
 }
 
+/// The version of NVIDIA's driver of this machine, which translates the kernels of a card; empty where there is none.
+pub(crate) fn driver_version() -> String {
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    version_in(&text).to_owned()
+}
+
+/// The first number with points, as a version is, of a text's first line.
+fn version_in(text: &str) -> &str {
+    let mut words = text.lines().next().unwrap_or_default().split_whitespace();
+    let is_version = |word: &&str| {
+        let parts = || word.split('.');
+        parts().count() > 1 && parts().all(|part| part.parse::<u32>().is_ok())
+    };
+    words.find(is_version).unwrap_or_default()
+}
+
 /// The file of choices: `MICA_OPS_TUNE` (empty or `off`: none), else one in the user's cache folder.
 pub(crate) fn default_file() -> Option<PathBuf> {
     let set = std::env::var_os("MICA_OPS_TUNE").map(PathBuf::from);
@@ -296,6 +312,7 @@ const BEGIN_NS: u64 = 50_000;
 impl Ops {
     /// Seconds that work in the stream takes, by the device's events: the fastest of a few measurements.
     pub(crate) fn seconds_of(&self, work: impl Fn() -> Result<()>) -> Result<f64> {
+        let _paused = self.pause_recording();
         let (start, end) = (self.vgpu.event()?, self.vgpu.event()?);
         let timed = |times: u32| {
             if times > 1 && !self.is_software {

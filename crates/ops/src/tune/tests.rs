@@ -226,3 +226,22 @@ fn the_kernel_that_keeps_the_gpu_does_so_for_its_time() {
     stream.synchronize().unwrap();
     assert!(begun.elapsed() >= std::time::Duration::from_millis(3));
 }
+
+#[test]
+fn the_driver_s_version_is_found_in_what_its_module_says() {
+    for (text, version) in [
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 02:21:04 UTC 2025\nGCC version:  gcc 12.2.0\n",
+            "570.86.15",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n",
+            "580.65.06",
+        ),
+        ("\nGCC version: gcc 12.2.0", ""),
+        ("1. .2 3.x .", ""),
+        ("", ""),
+    ] {
+        assert_eq!(version_in(text), version, "{text:?}");
+    }
+}

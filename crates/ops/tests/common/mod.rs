@@ -67,7 +67,7 @@ pub(crate) fn epsilon(dtype: DType) -> f64 {
         DType::F32 => 1.2e-7,
         DType::F16 => 9.8e-4,
         DType::BF16 => 7.8e-3,
-        DType::I8 | DType::I32 => 0.0,
+        DType::I4 | DType::I8 | DType::I32 => 0.0,
     }
 }
 

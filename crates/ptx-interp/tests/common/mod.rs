@@ -3,19 +3,20 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
 mod arena;
+mod team;
 mod watch;
 
 use arena::Arena;
 use mica_kernel::{
-    BlockContext, BlockOutcome, Dim3, Executable, Fault, Interrupt, LaunchFacts, LiveSlot, Monitor,
-    MonitorRef, Services, ServicesRef, TextureView,
+    BlockContext, BlockOutcome, Dim3, Executable, Fault, Interrupt, LaunchFacts, Services,
+    ServicesRef, TextureView,
 };
 use mica_ptx_interp::InterpModule;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use watch::Watch;
+use team::Member;
 
 const ARENA_WORDS: usize = 2 << 20;
 
@@ -91,13 +92,14 @@ fn c_string(address: u64) -> String {
 /// A loaded module and its memory.
 pub struct Device {
     pub module: Box<dyn Executable>,
-    scratch: Vec<u128>,
     arena: Arena,
     next: u64,
     globals: Vec<u64>,
     pub host: Arc<Host>,
     pub stop: AtomicU32,
     pub local_stride: u64,
+    /// Blocks of a cluster, side by side.
+    pub cluster: u32,
     /// Whether the last launch ran with `BlockContext::proven`.
     pub proven: bool,
     /// Bytes after each piece of memory that nobody may touch.
@@ -136,10 +138,15 @@ pub fn dim(x: u32) -> Dim3 {
 
 impl Device {
     pub fn interpreter(text: &str) -> Device {
+        Device::interpreter_with(text, false)
+    }
+
+    /// With `memcheck`, which asks about every access.
+    pub fn interpreter_with(text: &str, memcheck: bool) -> Device {
         let parsed =
             mica_ptx::parse(text.as_bytes()).unwrap_or_else(|e| panic!("does not parse: {e}"));
         let module = InterpModule::new(Arc::new(parsed)).unwrap_or_else(|e| panic!("{e}"));
-        Device::new(Box::new(module))
+        Device::new(Box::new(module.with_memcheck(memcheck)))
     }
 
     pub fn kernel(&self, name: &str) -> usize {
@@ -153,13 +160,13 @@ impl Device {
         let next = (arena.as_ptr() as u64 + 4096).next_multiple_of(4096);
         let mut device = Device {
             module,
-            scratch: Vec::new(),
             arena,
             next,
             globals: Vec::new(),
             host: Arc::new(Host::default()),
             stop: AtomicU32::new(0),
             local_stride: 16384,
+            cluster: 1,
             proven: false,
             gap: 0,
             gaps: Vec::new(),
@@ -316,8 +323,6 @@ impl Device {
             self.host.allowed.lock().expect("lock").len(),
         );
         let shared_len = u64::from(info.static_shared + dynamic_shared);
-        let shared = self.alloc(shared_len.max(16));
-        let locals = self.alloc(self.local_stride * block.count());
         let params_device = if info.params_addressed {
             let at = self.alloc(bytes.len() as u64);
             self.write_bytes(at, &bytes);
@@ -326,21 +331,8 @@ impl Device {
             0
         };
         if self.gap > 0 {
-            self.allow(shared, shared_len);
-            self.allow(locals, self.local_stride * block.count());
             self.allow(params_device, bytes.len() as u64);
         }
-        let mut watch = Watch {
-            host: Arc::clone(&self.host),
-            locals: (locals, self.local_stride),
-        };
-        let mut monitor = MonitorRef(&raw mut watch as *mut dyn Monitor);
-        let mut live = vec![LiveSlot::default(); self.module.live_slots(index)];
-        let is_told = self.module.tells_monitor(index);
-        let threads = block.count() as u32;
-        let scratch = self.module.scratch_bytes(index, threads);
-        self.scratch.resize(scratch.div_ceil(16) + 4, 0);
-        let scratch = (self.scratch.as_mut_ptr() as usize).next_multiple_of(64) as *mut u8;
         let services = ServicesRef(Arc::as_ptr(&self.host) as *const dyn Services);
         let facts = LaunchFacts {
             arena_base: self.arena.as_ptr() as u64,
@@ -352,41 +344,38 @@ impl Device {
         };
         // What cannot be prepared says so when it is run.
         self.proven = self.module.prepare(index, &facts).unwrap_or(false);
+        let context = BlockContext {
+            arena_base: self.arena.as_ptr() as u64,
+            arena_len: 8 * ARENA_WORDS as u64,
+            shared_len,
+            local_stride: self.local_stride,
+            params: bytes.as_ptr(),
+            params_len: bytes.len() as u64,
+            params_device,
+            globals: self.globals.as_ptr(),
+            grid,
+            block,
+            dynamic_shared,
+            stop: &self.stop,
+            services: &services,
+            proven: u32::from(self.proven),
+            ..BlockContext::empty()
+        };
+        let mut team: Vec<Member> = (0..self.cluster)
+            .map(|_| Member::new(self, index, &context))
+            .collect();
+        let clusters = Dim3 {
+            x: grid.x / self.cluster,
+            ..grid
+        };
         let mut result = (BlockOutcome::Done, Fault::default());
-        'grid: for z in 0..grid.z {
-            for y in 0..grid.y {
-                for x in 0..grid.x {
-                    let mut context = BlockContext {
-                        arena_base: self.arena.as_ptr() as u64,
-                        arena_len: 8 * ARENA_WORDS as u64,
-                        shared_base: shared,
-                        shared_len,
-                        local_base: locals,
-                        local_stride: self.local_stride,
-                        params: bytes.as_ptr(),
-                        params_len: bytes.len() as u64,
-                        params_device,
-                        globals: self.globals.as_ptr(),
-                        grid,
-                        block,
-                        ctaid: Dim3 { x, y, z },
-                        dynamic_shared,
-                        stop: &self.stop,
-                        services: &services,
-                        scratch,
-                        proven: u32::from(self.proven),
-                        monitor: match is_told {
-                            true => &raw mut monitor,
-                            false => std::ptr::null_mut(),
-                        },
-                        live: live.as_mut_ptr(),
-                        live_len: live.len() as u64,
-                        ..BlockContext::empty()
-                    };
+        'grid: for z in 0..clusters.z {
+            for y in 0..clusters.y {
+                for x in 0..clusters.x {
+                    let place = Dim3 { x, y, z };
                     // SAFETY: every pointer outlives the call; the arena is ours alone.
-                    let outcome = unsafe { self.module.run_block(index, &mut context) };
-                    result = (outcome, context.fault);
-                    if outcome != BlockOutcome::Done {
+                    result = unsafe { team::run(&*self.module, index, &mut team, place, clusters) };
+                    if result.0 != BlockOutcome::Done {
                         break 'grid;
                     }
                 }

@@ -7,11 +7,12 @@
 use mica_ptx::ast::{AddrBase, Module, Op, Space};
 use mica_ptx::visit::Access as Touch;
 use mica_ptx_ops::layout::ModuleLayout;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 
 use super::dominate::Dominators;
 use super::{Access, BoundsProof, Id, Node, Width};
+use crate::bits::BitSet;
 use crate::graph::Graph;
 use crate::liveness::{visit_step, visit_term};
 use crate::uniformity::Guard;
@@ -50,8 +51,10 @@ pub(super) struct Builder<'a> {
     pub(super) loops: Vec<(BlockId, Vec<BlockId>)>,
     written: Vec<Written>,
     proof: BoundsProof,
-    /// By register with one definition, and how many facts led there.
-    known: HashMap<(Reg, usize), Option<Id>>,
+    /// By definition, and how many facts led there.
+    known: HashMap<(At, usize), Option<Id>>,
+    /// By block, which others control can come to from its end; found out when it is asked for.
+    reached: RefCell<HashMap<BlockId, BitSet>>,
     depth: usize,
     facts_deep: usize,
     worked: Cell<usize>,
@@ -82,6 +85,7 @@ impl BoundsProof {
             written: vec![Written::default(); unit.regs.len()],
             proof: BoundsProof::default(),
             known: HashMap::new(),
+            reached: RefCell::default(),
             depth: 0,
             facts_deep: 0,
             worked: Cell::new(0),
@@ -186,11 +190,11 @@ impl Builder<'_> {
                     offset: addr.offset,
                     bytes: ty.bytes() * n as u32,
                 });
-                self.proof.places.insert(place);
+                self.proof.places.insert(place, address);
             }
         }
         // The same instruction may be in two blocks.
-        self.proof.places.retain(|p| !missed.contains(p));
+        self.proof.places.retain(|p, _| !missed.contains(p));
     }
 
     pub(super) fn node(&mut self, node: Node) -> Id {
@@ -225,13 +229,9 @@ impl Builder<'_> {
     }
 
     fn followed(&mut self, reg: Reg, at: At) -> Option<Id> {
-        let w = &self.written[reg as usize];
-        if w.otherwise {
-            return None;
-        }
-        match w.at[..] {
+        match self.writers(reg, at)?[..] {
             [definition] if self.precedes(definition, at) => {
-                let key = (reg, self.facts_deep);
+                let key = (definition, self.facts_deep);
                 let id = match self.known.get(&key) {
                     Some(known) => (*known)?,
                     None => {
@@ -240,7 +240,7 @@ impl Builder<'_> {
                         made?
                     }
                 };
-                Some(self.narrowed(id, reg, at.0))
+                Some(self.narrowed(id, reg, at))
             }
             [a, b] => self
                 .counter(reg, a, b, at)
@@ -249,14 +249,53 @@ impl Builder<'_> {
         }
     }
 
+    /// The instructions whose values of a register can still be in it at `at`; `None` if not only instructions write it.
+    fn writers(&self, reg: Reg, at: At) -> Option<Vec<At>> {
+        let w = &self.written[reg as usize];
+        if w.otherwise {
+            return None;
+        }
+        if w.at.len() < 2 {
+            return Some(w.at.clone());
+        }
+        self.work(w.at.len());
+        let reaches = |from: &At| (from.0 == at.0 && from.1 < at.1) || self.leads(from.0, at.0);
+        Some(w.at.iter().copied().filter(reaches).collect())
+    }
+
+    /// Whether control can come from the end of one block to another.
+    fn leads(&self, from: BlockId, to: BlockId) -> bool {
+        let mut reached = self.reached.borrow_mut();
+        let found = reached.entry(from).or_insert_with(|| {
+            let mut found = BitSet::new(self.graph.succs.len());
+            let mut open = vec![from];
+            while let Some(block) = open.pop() {
+                self.work(1);
+                for next in &self.graph.succs[block as usize] {
+                    if !found.has(*next) {
+                        found.insert(*next);
+                        open.push(*next);
+                    }
+                }
+            }
+            found
+        });
+        found.has(to)
+    }
+
     /// The values `id` of a register, knowing what branches have shown of it.
-    fn narrowed(&mut self, mut id: Id, reg: Reg, block: BlockId) -> Id {
+    fn narrowed(&mut self, mut id: Id, reg: Reg, at: At) -> Id {
         if self.facts_deep == MOST_FACTS {
             return id;
         }
         self.facts_deep += 1;
-        for fact in self.facts(block) {
+        let writers = self.writers(reg, at);
+        for fact in self.facts(at.0) {
             if fact.reg != reg || fact.width.bits != self.bits(reg) {
+                continue;
+            }
+            // What was compared must be what is read.
+            if self.writers(reg, fact.at) != writers {
                 continue;
             }
             let instance = self.unit.blocks[fact.at.0 as usize].instance;
@@ -271,9 +310,10 @@ impl Builder<'_> {
 
     /// The one instruction that writes a register, when it comes before `at`.
     pub(super) fn definition(&self, reg: Reg, at: At) -> Option<(At, &Op, u32)> {
-        let w = &self.written[reg as usize];
-        let [definition] = w.at[..] else { return None };
-        if w.otherwise || !self.precedes(definition, at) {
+        let [definition] = self.writers(reg, at)?[..] else {
+            return None;
+        };
+        if !self.precedes(definition, at) {
             return None;
         }
         let block = &self.unit.blocks[definition.0 as usize];

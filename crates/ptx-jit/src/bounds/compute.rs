@@ -9,6 +9,15 @@ use super::{Id, Node, Width};
 use crate::uniformity::plain;
 use crate::unit::{Class, Place, Reg, Step, VarPlace};
 
+/// How factors and terms of a type are read. Sums and products are the same for both signs; small negative numbers are
+/// wanted.
+fn whole(ty: ScalarType) -> Width {
+    Width {
+        bits: ty.bits(),
+        signed: true,
+    }
+}
+
 impl Builder<'_> {
     pub(super) fn operand(
         &mut self,
@@ -67,22 +76,17 @@ impl Builder<'_> {
         let instance = block.instance;
         let place = Place { instance, inst };
         let op = &self.unit.inst(self.module, place).op;
-        // Sums and products are the same for both signs; small negative numbers are wanted.
-        let sum = |ty: &ScalarType| Width {
-            bits: ty.bits(),
-            signed: true,
-        };
         if !self.fills_register(op, instance) {
             return None;
         }
         match op {
-            Op::Mov { ty, src, .. } if plain(*ty) => self.operand(src, instance, at, sum(ty)),
+            Op::Mov { ty, src, .. } if plain(*ty) => self.operand(src, instance, at, whole(*ty)),
             Op::Cvta {
                 space: Space::Global | Space::Generic | Space::Const,
                 bits: 64,
                 src: src @ Operand::Reg(_),
                 ..
-            } => self.operand(src, instance, at, sum(&ScalarType::B64)),
+            } => self.operand(src, instance, at, whole(ScalarType::B64)),
             Op::Ld {
                 space: Space::Param,
                 ty,
@@ -90,20 +94,7 @@ impl Builder<'_> {
                 addr,
                 ..
             } if plain(*ty) && dst.len() == 1 => self.parameter(instance, *ty, addr),
-            Op::IntBin {
-                op, ty, sat, a, b, ..
-            } if plain(*ty) => {
-                let x = |s: &mut Self, o| s.operand(o, instance, at, sum(ty));
-                let node = match (op, b) {
-                    (IntBinOp::Add, _) if !sat => Node::Add(x(self, a)?, x(self, b)?),
-                    (IntBinOp::Sub, _) if !sat => Node::Sub(x(self, a)?, x(self, b)?),
-                    (IntBinOp::Shl, Operand::Imm(n)) if *n < u64::from(ty.bits()) => {
-                        Node::Mul(x(self, a)?, self.node(Node::Const(1 << n)))
-                    }
-                    _ => return None,
-                };
-                Some(self.node(node))
-            }
+            Op::IntBin { ty, .. } if plain(*ty) => self.sum(op, instance, at),
             Op::Mul { mode, ty, a, b, .. } if plain(*ty) => {
                 self.product(*mode, *ty, a, b, instance, at)
             }
@@ -119,31 +110,61 @@ impl Builder<'_> {
             } if plain(*ty) && !carry.reads && !carry.writes => {
                 let product = self.product(*mode, *ty, a, b, instance, at)?;
                 let width = match mode {
-                    MulMode::Wide => sum(&ScalarType::B64),
-                    _ => sum(ty),
+                    MulMode::Wide => whole(ScalarType::B64),
+                    _ => whole(*ty),
                 };
                 let c = self.operand(c, instance, at, width)?;
                 Some(self.node(Node::Add(product, c)))
             }
-            Op::Cvt {
-                dst_ty,
-                src_ty,
-                sat: false,
-                src: src @ Operand::Reg(_),
-                src2: None,
-                ..
-            } if plain(*dst_ty) && plain(*src_ty) => {
-                let width = Width {
-                    bits: src_ty.bits(),
-                    signed: src_ty.is_signed(),
-                };
-                let id = self.operand(src, instance, at, width)?;
-                match dst_ty.bits() <= src_ty.bits() {
-                    true => Some(id),
-                    false => Some(self.node(Node::Read(id, width))),
-                }
-            }
+            Op::Cvt { .. } => self.conversion(op, instance, at),
             _ => None,
+        }
+    }
+
+    /// A sum, a difference, or a shift by a constant.
+    fn sum(&mut self, op: &Op, instance: u32, at: At) -> Option<Id> {
+        let Op::IntBin {
+            op, ty, sat, a, b, ..
+        } = op
+        else {
+            return None;
+        };
+        let x = |s: &mut Self, o| s.operand(o, instance, at, whole(*ty));
+        let node = match (op, b) {
+            (IntBinOp::Add, _) if !sat => Node::Add(x(self, a)?, x(self, b)?),
+            (IntBinOp::Sub, _) if !sat => Node::Sub(x(self, a)?, x(self, b)?),
+            (IntBinOp::Shl, Operand::Imm(n)) if *n < u64::from(ty.bits()) => {
+                Node::Mul(x(self, a)?, self.node(Node::Const(1 << n)))
+            }
+            _ => return None,
+        };
+        Some(self.node(node))
+    }
+
+    /// A register as an integer of another width.
+    fn conversion(&mut self, op: &Op, instance: u32, at: At) -> Option<Id> {
+        let Op::Cvt {
+            dst_ty,
+            src_ty,
+            sat: false,
+            src: src @ Operand::Reg(_),
+            src2: None,
+            ..
+        } = op
+        else {
+            return None;
+        };
+        if !plain(*dst_ty) || !plain(*src_ty) {
+            return None;
+        }
+        let width = Width {
+            bits: src_ty.bits(),
+            signed: src_ty.is_signed(),
+        };
+        let id = self.operand(src, instance, at, width)?;
+        match dst_ty.bits() <= src_ty.bits() {
+            true => Some(id),
+            false => Some(self.node(Node::Read(id, width))),
         }
     }
 

@@ -14,12 +14,14 @@ mod compute;
 mod count;
 mod dominate;
 mod facts;
+mod next;
 mod range;
 
 use mica_kernel::{Dim3, LaunchFacts};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::unit::{BlockId, Place, Reg};
+pub(crate) use next::{Factor, Product};
 use range::Range;
 
 /// A node: an earlier one in [`BoundsProof::nodes`].
@@ -88,7 +90,8 @@ pub(crate) struct BoundsProof {
     accesses: Vec<Access>,
     /// Nodes that must have a range.
     sure: Vec<Id>,
-    places: HashSet<Place>,
+    /// The accesses, and their addresses without what is added.
+    places: HashMap<Place, Id>,
     guards: HashSet<(BlockId, Reg)>,
 }
 
@@ -100,7 +103,7 @@ impl BoundsProof {
 
     /// Whether the access at `place` is one that the proof speaks of.
     pub(crate) fn covers(&self, place: Place) -> bool {
-        self.places.contains(&place)
+        self.places.contains_key(&place)
     }
 
     /// Whether the guard against wrapping of `reg` at the start of `block` is.

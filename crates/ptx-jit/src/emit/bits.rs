@@ -7,26 +7,32 @@ use super::{Emit, V};
 use crate::CompileError;
 use crate::unit::Class;
 
-/// Whether bits that are known at compile time lie inside a word of 32 or 64.
-fn is_field(bits: u32, pos: u32, len: u32) -> bool {
-    len > 0 && pos < bits && pos + len <= bits && matches!(bits, 32 | 64)
+/// A field of a word of 32 or 64 bits that is known at compile time and lies inside: its first bit and its length.
+fn known_field(ty: ScalarType, pos: &Operand, len: &Operand) -> Option<(u32, u32)> {
+    let (Operand::Imm(pos), Operand::Imm(len)) = (pos, len) else {
+        return None;
+    };
+    let (pos, len) = (*pos as u32 & 255, *len as u32 & 255);
+    let is_inside = len > 0 && pos + len <= ty.bits() && matches!(ty.bits(), 32 | 64);
+    is_inside.then_some((pos, len))
 }
 
 impl Emit<'_, '_> {
-    pub(crate) fn bfe(
-        &mut self,
-        ty: ScalarType,
-        dst: RegId,
-        a: &Operand,
-        pos: u32,
-        len: u32,
-    ) -> Result<bool, CompileError> {
-        let bits = ty.bits();
-        if !is_field(bits, pos, len) {
+    pub(crate) fn bfe(&mut self, op: &Op) -> Result<bool, CompileError> {
+        let Op::Bfe {
+            ty,
+            dst,
+            a,
+            pos,
+            len,
+        } = op
+        else {
             return Ok(false);
-        }
-        let class = Class::of(ty);
-        let signed = ty.is_signed();
+        };
+        let Some((pos, len)) = known_field(*ty, pos, len) else {
+            return Ok(false);
+        };
+        let (bits, class, signed) = (ty.bits(), Class::of(*ty), ty.is_signed());
         let x = self.get(a, class)?;
         let f = |e: &mut Self, v: &[Value]| {
             let x = e.int(v[0]);
@@ -41,32 +47,29 @@ impl Emit<'_, '_> {
         };
         let has = !(signed && class == Class::B64);
         let v = self.map(&[(x, class)], class, &f, if has { Some(&f) } else { None });
-        self.set(dst, v);
+        self.set(*dst, v);
         Ok(true)
     }
 
-    pub(crate) fn bfi(
-        &mut self,
-        ty: ScalarType,
-        dst: RegId,
-        a: &Operand,
-        b: &Operand,
-        pos: u32,
-        len: u32,
-    ) -> Result<bool, CompileError> {
-        let bits = ty.bits();
-        if !is_field(bits, pos, len) {
+    pub(crate) fn bfi(&mut self, op: &Op) -> Result<bool, CompileError> {
+        let Op::Bfi {
+            ty,
+            dst,
+            a,
+            b,
+            pos,
+            len,
+        } = op
+        else {
             return Ok(false);
-        }
-        let class = Class::of(ty);
+        };
+        let Some((pos, len)) = known_field(*ty, pos, len) else {
+            return Ok(false);
+        };
+        let class = Class::of(*ty);
         let x = self.get(a, class)?;
         let y = self.get(b, class)?;
-        let ones = if len == 64 {
-            u64::MAX
-        } else {
-            (1u64 << len) - 1
-        };
-        let field = ones << pos;
+        let field = (u64::MAX >> (64 - len)) << pos;
         let f = |e: &mut Self, v: &[Value]| {
             let (x, y) = (e.int(v[0]), e.int(v[1]));
             let n = e.imm(types::I32, u64::from(pos));
@@ -81,23 +84,24 @@ impl Emit<'_, '_> {
             e.b.ins().bor(x, y)
         };
         let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
-        self.set(dst, v);
+        self.set(*dst, v);
         Ok(true)
     }
 
-    pub(crate) fn funnel(
-        &mut self,
-        left: bool,
-        clamp: bool,
-        dst: RegId,
-        a: &Operand,
-        b: &Operand,
-        amount: &Operand,
-    ) -> Result<(), CompileError> {
-        let srcs = [a, b, amount]
-            .into_iter()
-            .map(|o| self.get(o, Class::B32).map(|v| (v, Class::B32)))
-            .collect::<Result<Vec<_>, _>>()?;
+    pub(crate) fn funnel(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::Shf {
+            left,
+            clamp,
+            dst,
+            a,
+            b,
+            amount,
+        } = op
+        else {
+            return Ok(());
+        };
+        let (left, clamp) = (*left, *clamp);
+        let srcs = self.get_all(&[a, b, amount], Class::B32)?;
         let f = |e: &mut Self, v: &[Value]| {
             let (a, b, n) = (e.int(v[0]), e.int(v[1]), e.int(v[2]));
             let lo = e.b.ins().uextend(types::I64, a);
@@ -121,7 +125,7 @@ impl Emit<'_, '_> {
             }
         };
         let v = self.map(&srcs, Class::B32, &f, None);
-        self.set(dst, v);
+        self.set(*dst, v);
         Ok(())
     }
 
@@ -248,10 +252,7 @@ impl Emit<'_, '_> {
         b: &Operand,
         sel: u32,
     ) -> Result<(), CompileError> {
-        let srcs = [a, b]
-            .into_iter()
-            .map(|o| self.get(o, Class::B32).map(|v| (v, Class::B32)))
-            .collect::<Result<Vec<_>, _>>()?;
+        let srcs = self.get_all(&[a, b], Class::B32)?;
         let f = |e: &mut Self, v: &[Value]| {
             let (a, b) = (e.int(v[0]), e.int(v[1]));
             let ty = e.ty(a);

@@ -8,10 +8,10 @@ use cranelift_codegen::ir::{
     Block, InstBuilder, JumpTableData, Type, Value, condcodes::IntCC, types,
 };
 use mica_kernel::{BlockContext, Fault};
-use mica_ptx::ast::{CallArg, Callee, FuncId, Op, Param, ParamPlace, RegId};
+use mica_ptx::ast::{CallArg, Callee, FuncId, Op, Param, ParamPlace};
 use std::mem::offset_of;
 
-use super::inside::Region;
+use super::inside::KnownMemory;
 use super::memory::mem_type;
 use super::{Emit, V, flags};
 use crate::CompileError;
@@ -79,8 +79,8 @@ impl Emit<'_, '_> {
                     .var_place(self.src.module, self.src.layout, caller, *v);
                 let size = u64::from(inner.size).min(self.src.module.var(*v).size);
                 let outer_at = match place {
-                    VarPlace::Local(off) => self.place(Region::Frame(lane), off, size)?,
-                    VarPlace::KernelParam(off) => self.place(Region::Params, off, size)?,
+                    VarPlace::Local(off) => self.place(KnownMemory::Frame(lane), off, size)?,
+                    VarPlace::KernelParam(off) => self.place(KnownMemory::Params, off, size)?,
                     _ => return Err(self.refuse("a call argument outside `.param` space")),
                 };
                 if size > MOST_COPY {
@@ -158,7 +158,8 @@ impl Emit<'_, '_> {
                 let lanes: Vec<Value> = (0..self.lanes)
                     .map(|l| {
                         let at = start + area + u64::from(p.offset);
-                        let (at, off) = self.place(Region::Frame(l), at, u64::from(ty.bytes()))?;
+                        let (at, off) =
+                            self.place(KnownMemory::Frame(l), at, u64::from(ty.bytes()))?;
                         let v = self.b.ins().load(ty, flags(), at, off);
                         let wide = self.class_type(class);
                         Ok(self.cast(v, wide))
@@ -170,7 +171,7 @@ impl Emit<'_, '_> {
             }
             for l in 0..self.lanes {
                 let at = start + area + u64::from(p.offset);
-                let at = self.place(Region::Frame(l), at, u64::from(p.size))?;
+                let at = self.place(KnownMemory::Frame(l), at, u64::from(p.size))?;
                 self.transfer(l, a, caller, p, at, into)?;
             }
         }
@@ -283,7 +284,7 @@ impl Emit<'_, '_> {
         self.fault_stack(inst);
         self.b.switch_to_block(on);
         for (i, r) in live.iter().enumerate() {
-            let (at, off) = self.place(Region::Frame(0), save + 16 * i as u64, 16)?;
+            let (at, off) = self.place(KnownMemory::Frame(0), save + 16 * i as u64, 16)?;
             let V::U(v) = self.read_raw(*r) else {
                 continue;
             };
@@ -511,7 +512,7 @@ impl Emit<'_, '_> {
         let frame_bytes = self.plan.unit.roots[root as usize].frame_bytes;
         let save = frame_bytes.next_multiple_of(16);
         for (i, r) in self.live_over_call(next).iter().enumerate() {
-            let (at, off) = self.place(Region::Frame(0), save + 16 * i as u64, 16)?;
+            let (at, off) = self.place(KnownMemory::Frame(0), save + 16 * i as u64, 16)?;
             let ty = self.scalar_type(*r);
             let v = self.b.ins().load(ty, flags(), at, off);
             self.write(*r, V::U(v));
@@ -546,11 +547,6 @@ impl Emit<'_, '_> {
             }
         }
         Ok(())
-    }
-
-    #[allow(dead_code, reason = "used by passes that name registers")]
-    pub(crate) fn reg_class(&self, r: RegId) -> Class {
-        self.class_of(r)
     }
 }
 

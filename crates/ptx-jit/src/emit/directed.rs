@@ -46,6 +46,12 @@ pub(crate) struct Finish {
     pub(crate) sat: bool,
 }
 
+impl Finish {
+    pub(crate) fn new(round: Rounding, ftz: bool, sat: bool) -> Self {
+        Self { round, ftz, sat }
+    }
+}
+
 impl Emit<'_, '_> {
     /// `false` when only the runtime can do it.
     pub(crate) fn directed(

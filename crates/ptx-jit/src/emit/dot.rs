@@ -63,10 +63,7 @@ impl Emit<'_, '_> {
         dst: RegId,
         srcs: [&Operand; 3],
     ) -> Result<(), CompileError> {
-        let srcs = srcs
-            .into_iter()
-            .map(|o| self.get(o, Class::B32).map(|v| (v, Class::B32)))
-            .collect::<Result<Vec<_>, _>>()?;
+        let srcs = self.get_all(&srcs, Class::B32)?;
         let f = |e: &mut Self, v: &[Value]| {
             let (a, b) = (e.int(v[0]), e.int(v[1]));
             let mut sum = e.int(v[2]);

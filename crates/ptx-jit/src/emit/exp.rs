@@ -1,6 +1,6 @@
 //! `ex2.approx.f32`, in the steps of [`mica_ptx_ops::approx::ex2`], for all lanes at once.
 
-use cranelift_codegen::ir::{InstBuilder, Value, condcodes::FloatCC, types};
+use cranelift_codegen::ir::{InstBuilder, Value, types};
 use mica_ptx::ast::{Operand, RegId};
 use mica_ptx_ops::approx::ex2::{COEFFICIENTS, HIGHEST, LOWEST, ROUNDER};
 
@@ -23,13 +23,11 @@ impl Emit<'_, '_> {
 
     fn power_of_two(&mut self, x: Value) -> Value {
         let constant = |e: &mut Self, c: f32| e.constant_like(x, f64::from(c));
-        // False for a NaN, which so goes through the rest.
+        // A NaN is not nearer, and so goes through the rest.
         let lowest = constant(self, LOWEST);
-        let low = self.b.ins().fcmp(FloatCC::LessThan, x, lowest);
-        let y = self.choose(low, lowest, x);
+        let y = self.nearer(lowest, x, false);
         let highest = constant(self, HIGHEST);
-        let high = self.b.ins().fcmp(FloatCC::GreaterThan, y, highest);
-        let y = self.choose(high, highest, y);
+        let y = self.nearer(highest, y, true);
         let rounder = constant(self, ROUNDER);
         let shifted = self.b.ins().fadd(y, rounder);
         let whole = self.b.ins().fsub(shifted, rounder);
@@ -42,8 +40,9 @@ impl Emit<'_, '_> {
         let one = constant(self, 1.0);
         let power = self.b.ins().fma(sum, rest, one);
         let bits = self.int(shifted);
-        let zero = self.word_like(bits, ROUNDER.to_bits());
-        let n = self.b.ins().isub(bits, zero);
+        // The exponent in two parts, each with the bias of 127 that floats have.
+        let unbiased = self.word_like(bits, ROUNDER.to_bits() - 2 * 127);
+        let n = self.b.ins().isub(bits, unbiased);
         let shift = self.imm(types::I32, 1);
         let half = self.b.ins().sshr(n, shift);
         let other = self.b.ins().isub(n, half);
@@ -52,10 +51,8 @@ impl Emit<'_, '_> {
         self.b.ins().fmul(r, second)
     }
 
-    /// `2^n` as a float.
+    /// The float with this exponent, biased.
     fn scale(&mut self, n: Value) -> Value {
-        let bias = self.word_like(n, 127);
-        let n = self.b.ins().iadd(n, bias);
         let shift = self.imm(types::I32, 23);
         let bits = self.b.ins().ishl(n, shift);
         self.float(bits)

@@ -73,6 +73,25 @@ impl Emit<'_, '_> {
         srcs.iter().map(get).collect()
     }
 
+    /// An operation that `compute` rounds to nearest, and that is done in other directions if it is an exact one.
+    fn nearest_or_directed(
+        &mut self,
+        exact: Option<Exact>,
+        ty: ScalarType,
+        finish: Finish,
+        dst: RegId,
+        srcs: &[&Operand],
+        compute: impl Fn(&mut Self, &[Value]) -> Value,
+    ) -> Result<bool, CompileError> {
+        if finish.round != Rounding::Rn {
+            let directed = |op| self.directed(op, ty, finish, dst, srcs);
+            return exact.map_or(Ok(false), directed);
+        }
+        let srcs = self.get_floats(ty, srcs)?;
+        self.map_floats(ty, finish, dst, &srcs, compute);
+        Ok(true)
+    }
+
     /// `add sub mul min max`.
     fn float_bin(&mut self, op: &Op) -> Result<bool, CompileError> {
         let Op::FloatBin {
@@ -90,22 +109,11 @@ impl Emit<'_, '_> {
         else {
             return Ok(false);
         };
-        let finish = Finish {
-            round: *round,
-            ftz: *ftz,
-            sat: *sat,
-        };
-        if *round != Rounding::Rn {
-            let Some(op) = Exact::of(*op) else {
-                return Ok(false);
-            };
-            return self.directed(op, *ty, finish, *dst, &[a, b]);
-        }
-        let srcs = self.get_floats(*ty, &[a, b])?;
-        self.map_floats(*ty, finish, *dst, &srcs, |e, v| {
+        let finish = Finish::new(*round, *ftz, *sat);
+        let exact = Exact::of(*op);
+        self.nearest_or_directed(exact, *ty, finish, *dst, &[a, b], |e, v| {
             e.two_floats(*op, v[0], v[1], *nan)
-        });
-        Ok(true)
+        })
     }
 
     fn float_fma(&mut self, op: &Op) -> Result<bool, CompileError> {
@@ -123,11 +131,7 @@ impl Emit<'_, '_> {
         else {
             return Ok(false);
         };
-        let finish = Finish {
-            round: *round,
-            ftz: *ftz,
-            sat: *sat,
-        };
+        let finish = Finish::new(*round, *ftz, *sat);
         if *round != Rounding::Rn {
             return self.directed(Exact::Fma, *ty, finish, *dst, &[a, b, c]);
         }
@@ -166,17 +170,11 @@ impl Emit<'_, '_> {
             }
             return self.pure(run::DIV_APPROX, &[a, b], *dst, *ty, *prec, *ftz);
         };
-        let finish = Finish {
-            round,
-            ftz: *ftz,
-            sat: false,
-        };
-        if round != Rounding::Rn {
-            return self.directed(Exact::Div, *ty, finish, *dst, &[a, b]);
-        }
-        let srcs = self.get_floats(*ty, &[a, b])?;
-        self.map_floats(*ty, finish, *dst, &srcs, |e, v| e.b.ins().fdiv(v[0], v[1]));
-        Ok(true)
+        let finish = Finish::new(round, *ftz, false);
+        let exact = Some(Exact::Div);
+        self.nearest_or_directed(exact, *ty, finish, *dst, &[a, b], |e, v| {
+            e.b.ins().fdiv(v[0], v[1])
+        })
     }
 
     /// `abs neg sqrt rcp rsqrt`, and the functions that the runtime computes.
@@ -204,14 +202,8 @@ impl Emit<'_, '_> {
         if !inline {
             return self.transcendental(*op, *ty, *prec, *ftz, *dst, a);
         }
-        let finish = Finish {
-            round: Rounding::Rn,
-            ftz: *ftz,
-            sat: false,
-        };
-        let srcs = self.get_floats(*ty, &[a])?;
-        self.map_floats(*ty, finish, *dst, &srcs, |e, v| e.one_float(*op, v[0]));
-        Ok(true)
+        let finish = Finish::new(Rounding::Rn, *ftz, false);
+        self.nearest_or_directed(None, *ty, finish, *dst, &[a], |e, v| e.one_float(*op, v[0]))
     }
 
     /// An operation on one float, rounded to nearest.
@@ -294,8 +286,8 @@ impl Emit<'_, '_> {
     fn pure(
         &mut self,
         helper: usize,
-        srcs: &[&mica_ptx::ast::Operand],
-        dst: mica_ptx::ast::RegId,
+        srcs: &[&Operand],
+        dst: RegId,
         ty: ScalarType,
         prec: Precision,
         ftz: bool,
@@ -311,14 +303,11 @@ impl Emit<'_, '_> {
     fn values(
         &mut self,
         helper: usize,
-        srcs: &[&mica_ptx::ast::Operand],
-        dst: mica_ptx::ast::RegId,
+        srcs: &[&Operand],
+        dst: RegId,
         mode: i64,
     ) -> Result<bool, CompileError> {
-        let vs = srcs
-            .iter()
-            .map(|o| self.get_float(o, Class::B32).map(|v| (v, Class::B32)))
-            .collect::<Result<Vec<_>, _>>()?;
+        let vs = self.get_floats(ScalarType::F32, srcs)?;
         let v = self.map(
             &vs,
             Class::B32,
@@ -416,13 +405,17 @@ impl Emit<'_, '_> {
         self.choose(small, v, one)
     }
 
-    /// The first of two vectors where it is smaller, or larger; where they are equal or not ordered, the second.
-    fn nearer(&mut self, a: Value, b: Value, min: bool) -> Value {
+    /// The first of two where it is smaller, or larger; where they are equal or not ordered, the second.
+    pub(crate) fn nearer(&mut self, a: Value, b: Value, min: bool) -> Value {
         let ty = self.ty(a);
         let is = match min {
             true => self.b.ins().fcmp(FloatCC::LessThan, a, b),
             false => self.b.ins().fcmp(FloatCC::LessThan, b, a),
         };
+        if !ty.is_vector() {
+            return self.b.ins().select(is, a, b);
+        }
+        // One instruction in this form.
         let is = self.cast(is, ty);
         self.b.ins().bitselect(is, a, b)
     }

@@ -93,6 +93,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             made: value::Made::default(),
             lazy: HashMap::new(),
             patches: 0,
+            prefetched: HashMap::new(),
             buffer: None,
             rows: None,
             disagreed: false,

@@ -1,7 +1,7 @@
 //! Accesses without a check at run time, and why each of them is inside.
 //!
 //! Owns the rule: compiled code uses an address of the program's memory either after a check
-//! ([`super::check`]), or because [`Emit::place`] found its bytes inside a [`Region`] whose size is
+//! ([`super::check`]), or because [`Emit::place`] found its bytes inside a [`KnownMemory`] whose size is
 //! known when the kernel is compiled and which every launch has at least (`run_block` refuses one that
 //! has not), or because the launch's proof or a merged check covers it ([`super::merge`]).
 //!
@@ -19,7 +19,7 @@ use crate::run;
 
 /// Memory of a size that is known when a kernel is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Region {
+pub(crate) enum KnownMemory {
     /// The running function's frame in the local memory of a lane, with what is inlined into it and
     /// the registers that it saves.
     Frame(usize),
@@ -34,50 +34,54 @@ pub(crate) enum Region {
 }
 
 impl Emit<'_, '_> {
-    /// Bytes that a region has in every launch of the kernel.
-    fn extent(&self, region: Region) -> u64 {
+    /// Bytes that memory of this kind has in every launch of the kernel.
+    fn extent(&self, memory: KnownMemory) -> u64 {
         let unit = &self.plan.unit;
         let kernel = self.src.module.func(unit.roots[0].func);
-        match region {
-            Region::Frame(_) => {
+        match memory {
+            KnownMemory::Frame(_) => {
                 let root = unit.instances[self.instance as usize].root;
                 self.plan.stack.of(root)
             }
-            Region::Params | Region::ParamsDevice => u64::from(kernel.param_bytes),
-            Region::Shared if kernel.uses_dynamic_shared => u64::from(kernel.dynamic_shared_offset),
-            Region::Shared => u64::from(kernel.shared_bytes),
-            Region::Global(i) => self.src.layout.globals.get(i).map_or(0, |g| g.size),
+            KnownMemory::Params | KnownMemory::ParamsDevice => u64::from(kernel.param_bytes),
+            KnownMemory::Shared if kernel.uses_dynamic_shared => {
+                u64::from(kernel.dynamic_shared_offset)
+            }
+            KnownMemory::Shared => u64::from(kernel.shared_bytes),
+            KnownMemory::Global(i) => self.src.layout.globals.get(i).map_or(0, |g| g.size),
         }
     }
 
-    /// Whether `bytes` at an offset are inside a region.
-    pub(crate) fn is_inside(&self, region: Region, offset: u64, bytes: u64) -> bool {
+    /// Whether `bytes` at an offset are inside.
+    pub(crate) fn is_inside(&self, memory: KnownMemory, offset: u64, bytes: u64) -> bool {
         let end = offset.checked_add(bytes);
-        end.is_some_and(|end| end <= self.extent(region))
+        end.is_some_and(|end| end <= self.extent(memory))
     }
 
-    /// The host address of `bytes` at an offset in a region, as a base and what an instruction adds to
+    /// The host address of `bytes` at an offset in known memory, as a base and what an instruction adds to
     /// it: the one address of the program's memory that is made without a check.
     ///
     /// # Errors
     /// When they are not inside: a kernel of which the layout and the compiler differ is not compiled.
     pub(crate) fn place(
         &mut self,
-        region: Region,
+        memory: KnownMemory,
         offset: u64,
         bytes: u64,
     ) -> Result<(Value, i32), CompileError> {
-        if !self.is_inside(region, offset, bytes) {
-            let have = self.extent(region);
-            let what = format!("{bytes} bytes at {offset} of {region:?}, which has {have}");
+        if !self.is_inside(memory, offset, bytes) {
+            let have = self.extent(memory);
+            let what = format!("{bytes} bytes at {offset} of {memory:?}, which has {have}");
             return Err(self.refuse(&what));
         }
-        let base = match region {
-            Region::Frame(lane) => self.frame_base(lane),
-            Region::Params => self.field(types::I64, offset_of!(BlockContext, params)),
-            Region::ParamsDevice => self.field(types::I64, offset_of!(BlockContext, params_device)),
-            Region::Shared => self.field(types::I64, offset_of!(BlockContext, shared_base)),
-            Region::Global(i) => {
+        let base = match memory {
+            KnownMemory::Frame(lane) => self.frame_base(lane),
+            KnownMemory::Params => self.field(types::I64, offset_of!(BlockContext, params)),
+            KnownMemory::ParamsDevice => {
+                self.field(types::I64, offset_of!(BlockContext, params_device))
+            }
+            KnownMemory::Shared => self.field(types::I64, offset_of!(BlockContext, shared_base)),
+            KnownMemory::Global(i) => {
                 let p = self.field(types::I64, offset_of!(BlockContext, globals));
                 self.b.ins().load(types::I64, fixed(), p, (i * 8) as i32)
             }
@@ -87,15 +91,15 @@ impl Emit<'_, '_> {
             None => (self.add_imm(base, offset as i64), 0),
         };
         if self.src.recheck {
-            let lane = match region {
-                Region::Frame(lane) => lane,
+            let lane = match memory {
+                KnownMemory::Frame(lane) => lane,
                 _ => 0,
             };
-            let code = match region {
-                Region::Frame(_) => run::RECHECK_LOCAL,
-                Region::Params => run::RECHECK_PARAMS,
-                Region::Shared => run::RECHECK_SHARED,
-                Region::ParamsDevice | Region::Global(_) => run::RECHECK_ARENA,
+            let code = match memory {
+                KnownMemory::Frame(_) => run::RECHECK_LOCAL,
+                KnownMemory::Params => run::RECHECK_PARAMS,
+                KnownMemory::Shared => run::RECHECK_SHARED,
+                KnownMemory::ParamsDevice | KnownMemory::Global(_) => run::RECHECK_ARENA,
             };
             let at = self.add_imm(at, i64::from(near));
             self.recheck(code, lane, at, bytes);
@@ -138,11 +142,11 @@ impl Emit<'_, '_> {
         }
     }
 
-    pub(crate) fn recheck(&mut self, region: i64, lane: usize, at: Value, bytes: u64) {
+    pub(crate) fn recheck(&mut self, memory: i64, lane: usize, at: Value, bytes: u64) {
         let t = self.thread_of(lane);
         let site = self.i64(i64::from(self.site));
-        let region = self.i64(region);
+        let memory = self.i64(memory);
         let bytes = self.i64(bytes as i64);
-        self.call(run::RECHECK, &[self.ctx, site, t, at, bytes, region]);
+        self.call(run::RECHECK, &[self.ctx, site, t, at, bytes, memory]);
     }
 }

@@ -47,35 +47,9 @@ impl<'e, 'm> Emit<'e, 'm> {
                 self.put(*dst, v, *mode, *ty);
             }
             Op::Mad { ty, sat: false, .. } if simple(*ty) => self.mad(op)?,
-            Op::Bfe {
-                ty,
-                dst,
-                a,
-                pos: Operand::Imm(pos),
-                len: Operand::Imm(len),
-            } => {
-                return self.bfe(*ty, *dst, a, *pos as u32 & 255, *len as u32 & 255);
-            }
-            Op::Bfi {
-                ty,
-                dst,
-                a,
-                b,
-                pos: Operand::Imm(pos),
-                len: Operand::Imm(len),
-            } => {
-                return self.bfi(*ty, *dst, a, b, *pos as u32 & 255, *len as u32 & 255);
-            }
-            Op::Shf {
-                left,
-                clamp,
-                dst,
-                a,
-                b,
-                amount,
-            } => {
-                self.funnel(*left, *clamp, *dst, a, b, amount)?;
-            }
+            Op::Bfe { .. } => return self.bfe(op),
+            Op::Bfi { .. } => return self.bfi(op),
+            Op::Shf { .. } => self.funnel(op)?,
             Op::Lop3 { .. } => self.lop3(op)?,
             Op::Prmt {
                 mode: PrmtMode::Generic,

@@ -4,7 +4,7 @@ use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
 use mica_kernel::monitor::AccessKind;
 use mica_ptx::ast::{Op, Order, RegId, ScalarType};
 
-use super::memory::{Ask, Host, WHOLE_BYTES, mem_type};
+use super::memory::{Ask, Host, WHOLE_BYTES, Window, mem_type};
 use super::monitor::order_bits;
 use super::{Emit, V, flags};
 use crate::CompileError;
@@ -54,6 +54,9 @@ impl Emit<'_, '_> {
                 }
             }
             Host::Affine(p, off, stride) => {
+                if plain && self.accessed(*space, addr) == Window::Arena {
+                    self.prefetch_next(p, off, stride);
+                }
                 if plain && self.load_vectors(p, off, stride, *ty, dst) {
                     return Ok(());
                 }

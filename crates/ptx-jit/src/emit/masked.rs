@@ -333,19 +333,9 @@ impl Emit<'_, '_> {
             .filter(|w| spots.len() == 1 || masked.kept.has(w.0))
             .copied()
             .collect();
-        let rows = self.rows(bytes as u32);
-        for o in &read {
-            if let V::X(vectors) = &o.value {
-                self.fill_row(rows, o.row, vectors);
-            }
-        }
-        for (reg, class, row) in &results {
-            if !once && masked.kept.has(*reg) {
-                let old = self.read_raw(*reg);
-                let old = self.vectorize(&old, *class);
-                self.fill_row(rows, *row, &old);
-            }
-        }
+        let is_kept = |w: &&Written| !once && masked.kept.has(w.0);
+        let kept: Vec<_> = results.iter().filter(is_kept).copied().collect();
+        let rows = self.filled_rows(&read, &kept, bytes as u32);
         let (first, lanes) = (self.thread(), self.lanes);
         let lane_loop = self.begin_lane_loop(first, masked.bits);
         let touched = (read.iter().map(|o| o.reg)).chain(written.iter().map(|w| w.0));
@@ -429,6 +419,22 @@ impl Emit<'_, '_> {
         let size = &mut self.b.func.sized_stack_slots[slot].size;
         *size = bytes.max(*size);
         self.b.ins().stack_addr(types::I64, slot, 0)
+    }
+
+    /// Rows with what lanes read, and with what results are where lanes are off.
+    fn filled_rows(&mut self, read: &[Operand], kept: &[Written], bytes: u32) -> Value {
+        let rows = self.rows(bytes);
+        for o in read {
+            if let V::X(vectors) = &o.value {
+                self.fill_row(rows, o.row, vectors);
+            }
+        }
+        for (reg, class, row) in kept {
+            let old = self.read_raw(*reg);
+            let old = self.vectorize(&old, *class);
+            self.fill_row(rows, *row, &old);
+        }
+        rows
     }
 
     fn fill_row(&mut self, rows: Value, row: i32, vectors: &[Value]) {

@@ -7,7 +7,7 @@ use mica_kernel::BlockContext;
 use mica_ptx::ast::{AddrBase, Address, ScalarType, Space, VarId};
 use std::mem::offset_of;
 
-use super::inside::Region;
+use super::inside::KnownMemory;
 use super::{Emit, V, fixed};
 use crate::CompileError;
 use crate::unit::{Class, VarPlace, WRITES_PARAM};
@@ -208,24 +208,24 @@ impl Emit<'_, '_> {
         if !aligned || offset.saturating_add(bytes) > v.size || v.is_dynamic_shared() {
             return Ok(None);
         }
-        let (region, start) = match place {
-            VarPlace::Local(o) => (Region::Frame(0), o),
-            VarPlace::KernelParam(o) if space == Space::Param => (Region::Params, o),
-            VarPlace::KernelParam(o) => (Region::ParamsDevice, o),
-            VarPlace::Shared(o) => (Region::Shared, o),
-            VarPlace::Global(i) => (Region::Global(i), 0),
+        let (memory, start) = match place {
+            VarPlace::Local(o) => (KnownMemory::Frame(0), o),
+            VarPlace::KernelParam(o) if space == Space::Param => (KnownMemory::Params, o),
+            VarPlace::KernelParam(o) => (KnownMemory::ParamsDevice, o),
+            VarPlace::Shared(o) => (KnownMemory::Shared, o),
+            VarPlace::Global(i) => (KnownMemory::Global(i), 0),
             VarPlace::None => return Ok(None),
         };
         let at = start + offset;
         // What is declared larger than it is, or belongs to another kernel, is checked like any address.
-        if !self.is_inside(region, at, bytes) {
+        if !self.is_inside(memory, at, bytes) {
             return Ok(None);
         }
-        if let (Region::Frame(_), 2..) = (region, self.lanes) {
-            let lanes = (0..self.lanes).map(|l| self.place(Region::Frame(l), at, bytes));
+        if let (KnownMemory::Frame(_), 2..) = (memory, self.lanes) {
+            let lanes = (0..self.lanes).map(|l| self.place(KnownMemory::Frame(l), at, bytes));
             return Ok(Some(Host::Lanes(lanes.collect::<Result<_, _>>()?)));
         }
-        let (p, o) = self.place(region, at, bytes)?;
+        let (p, o) = self.place(memory, at, bytes)?;
         Ok(Some(Host::One(p, o)))
     }
 

@@ -34,6 +34,7 @@ pub(crate) mod monitor;
 mod moves;
 mod nan_canonicalisation;
 mod ops;
+mod prefetch;
 mod product;
 mod registers;
 mod shift;
@@ -62,7 +63,7 @@ use crate::CompileError;
 use crate::plan::Plan;
 use crate::run;
 use crate::scratch;
-use crate::unit::{BlockId, Reg};
+use crate::unit::{BlockId, Place, Reg};
 
 /// A value over the lanes of a group.
 #[derive(Clone, Debug)]
@@ -91,6 +92,8 @@ enum Hoisted {
     Limit(Window, u64, u32),
     /// Of a field, times 2^20, rounded up.
     Reciprocal(usize),
+    /// From what a load loads to what the next block's loads.
+    Ahead(Place),
 }
 
 /// What is the same for every version of a kernel.
@@ -183,6 +186,8 @@ pub(crate) struct Emit<'e, 'm> {
     made: value::Made,
     /// How many instructions are marked to be replaced.
     pub(crate) patches: u32,
+    /// By address, where from it memory was asked for ahead of a load.
+    prefetched: HashMap<Value, i32>,
     buffer: Option<ir::StackSlot>,
     /// Where registers are while lanes run one by one.
     rows: Option<ir::StackSlot>,

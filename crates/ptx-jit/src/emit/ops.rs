@@ -1,7 +1,7 @@
 //! Which instruction is emitted how: inline where Cranelift has it, by the runtime otherwise.
 
 use cranelift_codegen::ir::{InstBuilder, Value, condcodes::IntCC, types};
-use mica_ptx::ast::{BoolOp, Module, Op, PredSrc, Rounding, ScalarType, Space};
+use mica_ptx::ast::{BoolOp, Module, Op, Operand, PredSrc, RegId, Rounding, ScalarType, Space};
 
 use super::{Emit, V};
 use crate::CompileError;
@@ -23,28 +23,15 @@ impl Emit<'_, '_> {
     /// Emits the operation inline. `false` when it has to go to the runtime.
     fn native(&mut self, op: &Op) -> Result<bool, CompileError> {
         match op {
-            Op::Mov { ty, dst, src } => {
-                let class = Class::of(*ty);
-                let v = self.get_copy(src, class, *dst)?;
-                let have = self.class_of(*dst);
-                let v = self.resize(v, class, have);
-                self.set(*dst, v);
-            }
+            Op::Mov { ty, dst, src } => self.move_value(*ty, *dst, src)?,
             Op::Pack { ty, dst, srcs } => return self.pack(*ty, *dst, srcs),
             Op::Unpack { ty, dsts, src } => return self.unpack(*ty, dsts, src),
             // Which block's memory it is, the runtime finds out.
-            Op::Ld {
-                space: Space::SharedCluster,
-                ..
+            Op::Ld { space, .. } | Op::St { space, .. } | Op::Cvta { space, .. }
+                if *space == Space::SharedCluster =>
+            {
+                return Ok(false);
             }
-            | Op::St {
-                space: Space::SharedCluster,
-                ..
-            }
-            | Op::Cvta {
-                space: Space::SharedCluster,
-                ..
-            } => return Ok(false),
             Op::Ld { .. } => self.load(op)?,
             Op::St { .. } => self.store(op)?,
             Op::Cvta {
@@ -75,20 +62,7 @@ impl Emit<'_, '_> {
             | Op::FloatUn { .. }
             | Op::Copysign { .. } => return self.floating(op),
             Op::Setp { .. } | Op::Set { .. } | Op::Slct { .. } => return self.compare(op),
-            Op::Selp {
-                ty,
-                dst,
-                a,
-                b,
-                pred,
-            } => {
-                let class = Class::of(*ty);
-                let p = self.pred(pred)?;
-                let a = self.get_copy(a, class, *dst)?;
-                let b = self.get_copy(b, class, *dst)?;
-                let v = self.select(&p, &a, &b, class);
-                self.set(*dst, v);
-            }
+            Op::Selp { .. } => self.selection(op)?,
             Op::Atom(a) => return self.atomic(a),
             Op::Fence { .. } | Op::FenceProxy { .. } => {
                 self.tell_fence();
@@ -108,6 +82,40 @@ impl Emit<'_, '_> {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    fn move_value(
+        &mut self,
+        ty: ScalarType,
+        dst: RegId,
+        src: &Operand,
+    ) -> Result<(), CompileError> {
+        let class = Class::of(ty);
+        let v = self.get_copy(src, class, dst)?;
+        let have = self.class_of(dst);
+        let v = self.resize(v, class, have);
+        self.set(dst, v);
+        Ok(())
+    }
+
+    fn selection(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::Selp {
+            ty,
+            dst,
+            a,
+            b,
+            pred,
+        } = op
+        else {
+            return Ok(());
+        };
+        let class = Class::of(*ty);
+        let p = self.pred(pred)?;
+        let a = self.get_copy(a, class, *dst)?;
+        let b = self.get_copy(b, class, *dst)?;
+        let v = self.select(&p, &a, &b, class);
+        self.set(*dst, v);
+        Ok(())
     }
 
     // ---- predicates --------------------------------------------------------------------------

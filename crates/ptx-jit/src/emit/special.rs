@@ -66,17 +66,18 @@ impl Emit<'_, '_> {
                 (V::U(self.imm(types::I64, offset.into())), Class::B64)
             }
         };
-        if class == Class::Pred {
-            return Ok(match have {
-                Class::Pred => v,
-                _ => V::U(self.imm(types::I8, 0)),
-            });
-        }
-        if let (V::A(x, s), Class::B64) = (&v, class) {
+        Ok(self.fit(v, have, class))
+    }
+
+    /// The value of a special register in the class that the instruction wants.
+    fn fit(&mut self, v: V, have: Class, class: Class) -> V {
+        match (&v, have, class) {
+            (_, Class::Pred, Class::Pred) => v,
+            (_, _, Class::Pred) => V::U(self.imm(types::I8, 0)),
             // An index is too small to wrap.
-            return Ok(V::A(self.b.ins().uextend(types::I64, *x), *s));
+            (V::A(x, s), _, Class::B64) => V::A(self.b.ins().uextend(types::I64, *x), *s),
+            _ => self.resize(v, have, class),
         }
-        Ok(self.resize(v, have, class))
     }
 
     fn lane_id(&mut self) -> V {

@@ -8,10 +8,11 @@
 //! The emitter marks the stand-in by its source location, and here the marked ones get the byte. Each is
 //! decoded first, to its last byte (moves that the register allocator added may follow under the same mark):
 //! where a marked stretch does not start with one, or not as many are found as were marked, the code is not
-//! used, and the caller compiles again without. [`wide`] does the same for instructions of 256 bits, and [`vex`]
-//! leaves no legacy SSE instruction beside them.
+//! used, and the caller compiles again without. [`wide`] does the same for instructions of 256 bits, [`prefetch`] for
+//! `prefetcht0`, and [`vex`] leaves no legacy SSE instruction beside those of 256 bits.
 
 mod decode;
+mod prefetch;
 mod vex;
 pub(crate) mod wide;
 
@@ -23,6 +24,8 @@ const MARK: u32 = 1 << 31;
 const ODD: u32 = 1 << 30;
 /// Set as well where 256 bits are wanted.
 const WIDE: u32 = 1 << 29;
+/// Set as well where memory is to be prefetched.
+const PREFETCH: u32 = 1 << 28;
 
 /// Whether code for this target can be changed so.
 pub(crate) fn supported(isa: &dyn TargetIsa) -> bool {
@@ -41,9 +44,14 @@ pub(crate) fn mark_wide(own: u32, n: u32) -> u32 {
     mark(own, n) | WIDE
 }
 
+/// The same for a 16-bit load that becomes a prefetch.
+pub(crate) fn mark_prefetch(own: u32, n: u32) -> u32 {
+    mark(own, n) | PREFETCH
+}
+
 /// A location without marks.
 pub(crate) fn plain(location: u32) -> u32 {
-    location & !(MARK | ODD | WIDE)
+    location & !(MARK | ODD | WIDE | PREFETCH)
 }
 
 /// Replaces the marked instructions. `locations` are `(start, end, location)`; blocks start at `starts`,
@@ -73,9 +81,11 @@ pub(crate) fn replace(
         let Some(stretch) = code.get_mut(start as usize..end as usize) else {
             return false;
         };
-        if stand_in_len(stretch, WIDEN).is_some() {
-            stretch[OPCODE] = BROADCAST;
-        } else {
+        let done = match location & PREFETCH {
+            0 => stand_in_len(stretch, WIDEN).map(|_| stretch[OPCODE] = BROADCAST),
+            _ => prefetch::replace(stretch),
+        };
+        if done.is_none() {
             return false;
         }
         found += 1;

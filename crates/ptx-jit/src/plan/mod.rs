@@ -26,8 +26,8 @@ use cut::{add_preheaders, split};
 use mica_ptx::ast::{MbarrierOp, Module, Op, Operand, Order, RegId, Space};
 use mica_ptx::visit::Access;
 use mica_ptx_ops::layout::ModuleLayout;
-use mica_ptx_ops::matrix::MmaPlan;
 use mica_ptx_ops::matrix::wgmma::WgmmaPlan;
+use mica_ptx_ops::matrix::{Fragment, MmaPlan};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -62,6 +62,8 @@ pub(crate) struct SyncSite {
     pub(crate) kind: SyncKind,
     /// Where the elements of a matrix product are, worked out once.
     pub(crate) product: Option<Arc<MmaPlan>>,
+    /// The same for a matrix that is loaded or stored.
+    pub(crate) fragment: Option<Arc<Fragment>>,
     /// The same for the product of a warpgroup.
     pub(crate) wgmma: Option<Arc<WgmmaPlan>>,
 }
@@ -112,7 +114,7 @@ struct Tracking {
     dirty_out: Vec<BitSet>,
     /// Registers that must be loaded when a thread resumes at a block: those that are used, or
     /// saved because they may be dirty, before it stops again.
-    region_live: Vec<BitSet>,
+    resume_live: Vec<BitSet>,
 }
 
 pub(crate) struct Plan {

@@ -1,9 +1,9 @@
 //! Slots and sites: where registers are kept, what is saved and loaded where.
 
-use mica_ptx::ast::{Module, Op, RegId};
+use mica_ptx::ast::{Module, Op, RegId, ScalarType, Shape, WmmaMatrix};
 use mica_ptx::visit::Access;
-use mica_ptx_ops::matrix::MmaPlan;
 use mica_ptx_ops::matrix::wgmma::WgmmaPlan;
+use mica_ptx_ops::matrix::{Fragment, MmaPlan, wmma_fragment};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -11,6 +11,16 @@ use super::{Plan, Saved, Slot, SlowSite, SyncKind, SyncSite, Tracking};
 use crate::bits::BitSet;
 use crate::liveness::visit_inst;
 use crate::unit::{BlockId, Class, Place, Reg, Step, Term, WARP, is_lockstep};
+
+/// Where the lanes of a warp hold the elements of a matrix that lies in memory, if the instruction has as many registers.
+fn fragment(
+    shape: Shape,
+    matrix: WmmaMatrix,
+    ty: ScalarType,
+    registers: usize,
+) -> Option<Fragment> {
+    wmma_fragment(shape, matrix, ty).filter(|f| f.registers as usize == registers)
+}
 
 impl Plan {
     pub(crate) fn place_slots(&mut self) {
@@ -100,6 +110,11 @@ impl Plan {
             Op::WmmaMma(x) => MmaPlan::wmma(x),
             _ => None,
         };
+        let fragment = match op {
+            Op::WmmaLoad(x) => fragment(x.shape, x.matrix, x.ty, x.dst.len()),
+            Op::WmmaStore(x) => fragment(x.shape, WmmaMatrix::C, x.ty, x.src.len()),
+            _ => None,
+        };
         let wgmma = match op {
             Op::Wgmma(x) => WgmmaPlan::of(x),
             _ => None,
@@ -115,6 +130,7 @@ impl Plan {
                 _ => SyncKind::Collective,
             },
             product: product.map(Arc::new),
+            fragment: fragment.map(Arc::new),
             wgmma: wgmma.map(Arc::new),
         }
     }
@@ -158,14 +174,14 @@ impl Plan {
             return Tracking {
                 dirty_in: vec![all.clone(); blocks],
                 dirty_out: vec![all; blocks],
-                region_live: self.live_in.clone(),
+                resume_live: self.live_in.clone(),
             };
         }
         let (dirty_in, dirty_out) = self.dirty_registers(module, inline);
         let mut tracking = Tracking {
             dirty_in,
             dirty_out,
-            region_live: Vec::new(),
+            resume_live: Vec::new(),
         };
         let mut at_start: HashMap<BlockId, Vec<Reg>> = HashMap::new();
         let mut at_end: HashMap<BlockId, Vec<Reg>> = HashMap::new();
@@ -191,7 +207,7 @@ impl Plan {
             }
         }
         let stops = |b: BlockId| self.stops(b, inline);
-        tracking.region_live = crate::liveness::region_live(
+        tracking.resume_live = crate::liveness::resume_live(
             &self.unit,
             module,
             &self.graph,
@@ -280,7 +296,7 @@ impl Plan {
 
     /// What must be loaded when a thread resumes at `b`.
     pub(crate) fn load_at(&self, lanes: usize, b: BlockId) -> Vec<Reg> {
-        let mut live = self.tracking(lanes).region_live[b as usize].clone();
+        let mut live = self.tracking(lanes).resume_live[b as usize].clone();
         if self.unit.has_calls() {
             live.insert(self.unit.sp);
         }

@@ -1,7 +1,8 @@
 //! `cp.async.bulk` and its relatives: copies that are made when they are asked for.
 //!
 //! A copy ends outside of memory like any other access. Nothing here owns memory, since a read of a hole in the arena
-//! leaves without coming back.
+//! leaves without coming back. Copies for all blocks of a cluster, reductions and boxes take long, so each looks now and then
+//! whether the block should stop.
 
 use mica_kernel::{Fault, FaultKind};
 use mica_ptx::ast::{
@@ -11,27 +12,31 @@ use mica_ptx::ast::{
 use mica_ptx_ops::tensor_map::{ALIGN, BYTES, MOST_RANK, PIECE, Row, Shape, TensorMap};
 use mica_ptx_ops::{atomic, mbarrier};
 
-use super::env::Env;
+use super::env::{End, Env};
 use super::memory_ops::{rmw, update};
 
 /// Alignment of a box in shared memory.
 const BOX_ALIGN: u32 = 128;
+/// Bytes that are reduced between two looks at whether the block should stop.
+const BYTES_PER_POLL: u64 = 4096;
 
-pub(super) fn execute(env: &Env<'_>, op: &Op) -> Result<(), Fault> {
+pub(super) fn execute(env: &Env<'_>, op: &Op) -> Result<(), End> {
+    env.poll()?;
     match op {
         Op::CpAsyncBulk(x) => copy(env, x),
         Op::CpReduceAsyncBulk(x) => reduce(env, x),
         Op::CpAsyncBulkTensor(x) if x.store => store_box(env, x),
         Op::CpAsyncBulkTensor(x) => load_box(env, x),
-        _ => Err(env.fault(FaultKind::IllegalInstruction)),
+        _ => Err(env.fault(FaultKind::IllegalInstruction).into()),
     }
 }
 
-fn copy(env: &Env<'_>, x: &CpAsyncBulk) -> Result<(), Fault> {
+fn copy(env: &Env<'_>, x: &CpAsyncBulk) -> Result<(), End> {
     let bytes = bulk_bytes(env, x.size)?;
     let from = env.host(x.src_space, &x.src, bytes, 16, false)?;
     let keep = x.byte_mask.map(|m| env.word(m));
     for target in targets(env, x.multicast)? {
+        env.poll()?;
         let to = target.host(env, x.dst_space, &x.dst, bytes, 16)?;
         match keep {
             None => copy_bytes(to, from, u64::from(bytes)),
@@ -44,18 +49,21 @@ fn copy(env: &Env<'_>, x: &CpAsyncBulk) -> Result<(), Fault> {
     Ok(())
 }
 
-fn reduce(env: &Env<'_>, x: &CpReduceAsyncBulk) -> Result<(), Fault> {
+fn reduce(env: &Env<'_>, x: &CpReduceAsyncBulk) -> Result<(), End> {
     let bytes = bulk_bytes(env, x.size)?;
     let to = env.host(x.dst_space, &x.dst, bytes, 16, true)?;
     let from = env.host(x.src_space, &x.src, bytes, 16, false)?;
     let step = x.ty.bytes();
     for i in (0..u64::from(bytes)).step_by(step as usize) {
+        if i.is_multiple_of(BYTES_PER_POLL) {
+            env.poll()?;
+        }
         let v = env.load(from + i, step);
         rmw(to + i, step, |old| {
             atomic::apply(x.op, x.ty, false, old, v, 0)
         });
     }
-    Target::Own.complete(env, &x.completion, bytes)
+    Ok(Target::Own.complete(env, &x.completion, bytes)?)
 }
 
 /// How much a bulk copy is of. Multiples of 16 only: a reduction goes by whole elements, and would end outside.
@@ -194,13 +202,14 @@ impl Boxed {
 }
 
 /// Global to shared memory.
-fn load_box(env: &Env<'_>, x: &CpAsyncBulkTensor) -> Result<(), Fault> {
+fn load_box(env: &Env<'_>, x: &CpAsyncBulkTensor) -> Result<(), End> {
     let boxed = Boxed::of(env, x)?;
     let bytes = boxed.shared_bytes(env)?;
     for target in targets(env, x.multicast)? {
         let to = target.host(env, Space::SharedCluster, &x.shared, bytes, BOX_ALIGN)?;
         let start = offset(env, &x.shared) & 0xff_ffff;
         for row in boxed.rows() {
+            env.poll()?;
             fill_row(env, &boxed, &row, (start, to))?;
         }
         target.complete(env, &x.completion, boxed.map.bytes() as u32)?;
@@ -233,14 +242,18 @@ fn fill_row(env: &Env<'_>, boxed: &Boxed, row: &Row, (start, to): (u64, u64)) ->
 }
 
 /// Shared to global memory, perhaps reduced with what is there.
-fn store_box(env: &Env<'_>, x: &CpAsyncBulkTensor) -> Result<(), Fault> {
+fn store_box(env: &Env<'_>, x: &CpAsyncBulkTensor) -> Result<(), End> {
     let boxed = Boxed::of(env, x)?;
     let bytes = boxed.shared_bytes(env)?;
     let from = env.host(Space::Shared, &x.shared, bytes, BOX_ALIGN, false)?;
     let start = offset(env, &x.shared);
     let size = boxed.map.element_bytes();
     let ty = boxed.map.element();
-    for row in boxed.rows().filter(|row| row.inside > 0) {
+    for row in boxed.rows() {
+        env.poll()?;
+        if row.inside == 0 {
+            continue;
+        }
         let to = env.host_at(
             Space::Generic,
             row.global,

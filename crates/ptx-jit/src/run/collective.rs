@@ -1,12 +1,11 @@
 //! Warp collectives: done for all members at once, when the last of them has arrived.
 
-use mica_kernel::Fault;
 use mica_kernel::monitor::Misuse;
 use mica_ptx::ast::Op;
 
 use super::coherence::slot;
 use super::dispatch::Dispatch;
-use super::env::{self, Env, MAX_USES};
+use super::env::{self, End, Env, MAX_USES};
 use super::members::execute;
 use super::whole_warp;
 use crate::plan::{SyncKind, SyncSite};
@@ -24,7 +23,7 @@ pub(crate) struct Arrived {
 }
 
 /// Does every collective of a warp whose members are all there. Whether any was.
-pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, Fault> {
+pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, End> {
     if let Some(done) = whole_warp::resolve(d, w) {
         return done.map(|()| true);
     }
@@ -36,6 +35,7 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, Fault> {
     let mut warp = Warp {
         d,
         w,
+        masks: masks(d, w, &arrived),
         arrived,
         done: 0,
     };
@@ -58,6 +58,8 @@ struct Warp<'a> {
     d: &'a Dispatch<'a>,
     w: u32,
     arrived: Arrived,
+    /// Who takes part in the collective that each lane waits for, read once: a warp may fall into 32 groups.
+    masks: [Option<u32>; 32],
     /// Lanes whose collective has been done.
     done: u32,
 }
@@ -71,12 +73,8 @@ impl Warp<'_> {
         )
     }
 
-    fn mask(&self, site: &SyncSite, op: &Op, lane: u32) -> Option<u32> {
-        member_mask(op, &env_of(self.d, site, self.w * 32 + lane))
-    }
-
     /// Does the collectives with a mask, or those without one, whose members are all there.
-    fn resolve(&mut self, unmasked: bool) -> Result<(), Fault> {
+    fn resolve(&mut self, unmasked: bool) -> Result<(), End> {
         let mut seen = 0u32;
         for lane in 0..32u32 {
             if (seen | self.done) >> lane & 1 == 1 {
@@ -92,7 +90,7 @@ impl Warp<'_> {
             ) {
                 continue;
             }
-            let mask = self.mask(site, op, lane);
+            let mask = self.masks[lane as usize];
             if mask.is_none() != unmasked {
                 continue;
             }
@@ -140,8 +138,7 @@ impl Warp<'_> {
             };
             // A warp's barrier is one for all the places that it stands at.
             let is_same = other == id || (is_barrier(id) && is_barrier(other));
-            let (site, op) = self.site(other);
-            if is_same && self.done >> lane & 1 == 0 && self.mask(site, op, lane) == mask {
+            if is_same && self.done >> lane & 1 == 0 && self.masks[lane as usize] == mask {
                 here |= 1 << lane;
             }
         }
@@ -176,6 +173,18 @@ pub(super) fn env_of<'a>(d: &Dispatch<'a>, site: &'a SyncSite, t: u32) -> Env<'a
         texture: Default::default(),
         mbarrier: Default::default(),
     }
+}
+
+/// Who takes part in the collective that each lane waits for.
+fn masks(d: &Dispatch<'_>, w: u32, arrived: &Arrived) -> [Option<u32>; 32] {
+    let mut masks = [None; 32];
+    for (lane, id) in (0..).zip(&arrived.site) {
+        let Some(id) = id else { continue };
+        let site = d.site(*id);
+        let op = &d.k.plan.unit.inst(&d.k.module, site.place).op;
+        masks[lane as usize] = member_mask(op, &env_of(d, site, w * 32 + lane));
+    }
+    masks
 }
 
 /// Whether the program wrote the mask.

@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 
 use super::coherence::{cohere, decohere};
 use super::collective::{self, Arrived};
-use super::helpers::{poll, table};
+use super::env::End;
+use super::helpers::{ended, poll, table};
 use super::{NO_STOP, env};
 use crate::kernel::Kernel;
 use crate::plan::SyncSite;
@@ -48,6 +49,7 @@ unsafe fn fill_header(k: &Kernel, s: *mut u8, lanes: u32, threads: u32) {
         *header(s, scratch::THREADS) = threads;
         *header(s, super::SPIN_COUNT) = 0;
         *header(s, scratch::SLEEP) = 0;
+        *header(s, scratch::PROGRESS) = 0;
         *header(s, scratch::TEXTURE) = 0;
         *header(s, scratch::ACCESS) = scratch::NOBODY;
         *header(s, scratch::ONE) = 1f32.to_bits();
@@ -214,11 +216,10 @@ impl Dispatch<'_> {
             if unsafe { (*(*self.ctx).stop).load(Ordering::Relaxed) } != 0 && poll(self.ctx) != 0 {
                 return status::CANCEL as u64;
             }
-            if let Some(st) = self.barrier_for_all() {
-                if st != 0 {
-                    return st;
-                }
-                continue;
+            match self.barrier_for_all() {
+                Some(0) => continue,
+                Some(st) => return st,
+                None => {}
             }
             let ran = match self.pass() {
                 Ok(Pass::Over) => return status::OK as u64,
@@ -240,12 +241,12 @@ impl Dispatch<'_> {
                     }
                     continue;
                 }
-                Err(f) => return self.fail(f),
+                Err(end) => return ended(self.ctx, end),
             }
             if ran {
                 // Only parked threads are still ready: others, perhaps of other blocks, must run.
                 if self.any_ready() {
-                    idle += 1;
+                    idle = if self.has_progressed() { 0 } else { idle + 1 };
                     if idle > 2 && !self.is_in_cluster() {
                         self.rest();
                     }
@@ -260,28 +261,48 @@ impl Dispatch<'_> {
                     continue;
                 }
             }
-            if self.barriers() {
-                continue;
+            if let Some(st) = self.release_or_end() {
+                return st;
             }
-            if self.states().all(|(_, c)| c == EXITED) {
-                return status::OK as u64;
-            }
-            if self.is_in_cluster() {
-                return self.give_way(true);
-            }
-            // A GPU would hang here for ever.
-            self.tell_deadlock();
-            return self.fail(self.deadlock());
         }
     }
 
+    /// Where no thread is ready: lets threads go on that barriers hold up, else gives the status that ends the run.
+    #[inline]
+    fn release_or_end(&self) -> Option<u64> {
+        if self.barriers() {
+            return None;
+        }
+        if self.states().all(|(_, c)| c == EXITED) {
+            return Some(status::OK as u64);
+        }
+        if self.is_in_cluster() {
+            return Some(self.give_way(true));
+        }
+        // A GPU would hang here for ever.
+        self.tell_deadlock();
+        Some(self.fail(self.deadlock()))
+    }
+
     /// Carries out the collectives of warps whose members have all come. Whether there was any.
-    fn resolve_collectives(&self) -> Result<bool, Fault> {
+    fn resolve_collectives(&self) -> Result<bool, End> {
         let mut moved = false;
         for warp in 0..self.threads.div_ceil(32) {
             moved |= collective::resolve(self, warp)?;
         }
         Ok(moved)
+    }
+
+    /// Whether a thread has arrived at an `mbarrier` since the last call. Then nobody sleeps: what threads wait for may have
+    /// come.
+    fn has_progressed(&self) -> bool {
+        // SAFETY: inside the header.
+        let has_arrived = unsafe { header(self.scratch, scratch::PROGRESS).replace(0) } != 0;
+        if has_arrived {
+            // SAFETY: inside the header.
+            unsafe { *header(self.scratch, scratch::SLEEP) = 0 };
+        }
+        has_arrived
     }
 
     /// Lets other blocks run, for as long as threads of this one asked to sleep.
@@ -304,6 +325,7 @@ impl Dispatch<'_> {
     pub(super) fn deadlock(&self) -> Fault {
         let mut f = Fault {
             kind: FaultKind::LaunchFailed as u32,
+            address: Fault::NEVER_COME,
             ..Fault::default()
         };
         if let Some((t, c)) = self

@@ -7,8 +7,10 @@ use mica_ptx::ast::{
 
 use mica_ptx_ops::typed::mask;
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
 use super::dispatch::header;
+use super::helpers::poll;
 use crate::kernel::Kernel;
 use crate::plan::SlowSite;
 use crate::scratch;
@@ -16,6 +18,20 @@ use crate::unit::{Class, Place, VarPlace};
 
 /// Most registers one instruction reads.
 pub(crate) const MAX_USES: usize = 40;
+
+/// Why an instruction ends its block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Fault(Fault),
+    /// The device asked for the end of the block.
+    Cancelled,
+}
+
+impl From<Fault> for End {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
 
 /// One thread at one instruction.
 pub(crate) struct Env<'a> {
@@ -51,6 +67,17 @@ impl<'a> Env<'a> {
         unsafe { *header((*self.ctx).scratch, super::SPIN_COUNT) = super::TIRED };
     }
 
+    /// Does what the device's word says: goes on, holds still, or ends the block. For instructions that take long.
+    #[inline]
+    pub(crate) fn poll(&self) -> Result<(), End> {
+        // SAFETY: the context and its stop word are valid for the block.
+        let word = unsafe { (*(*self.ctx).stop).load(Ordering::Relaxed) };
+        match word != 0 && poll(self.ctx) != 0 {
+            true => Err(End::Cancelled),
+            false => Ok(()),
+        }
+    }
+
     /// Has the dispatcher sleep that long once no thread of the block can do anything else.
     pub(crate) fn sleep(&self, ns: u32) {
         self.give_way();
@@ -59,7 +86,14 @@ impl<'a> Env<'a> {
         *asked = ns.max(*asked);
     }
 
+    /// Tells the dispatcher that a thread has done what others may wait for.
+    pub(crate) fn progress(&self) {
+        // SAFETY: as above.
+        unsafe { *header((*self.ctx).scratch, scratch::PROGRESS) = 1 };
+    }
+
     /// A thread at an instruction that the runtime does; its registers are still to be filled in.
+    #[inline]
     pub(crate) fn at(
         kernel: &'a Kernel,
         ctx: *mut BlockContext,
@@ -328,11 +362,25 @@ impl Env<'_> {
     /// The same for another thread at this instruction.
     #[inline]
     pub(super) fn note_access_of(&self, thread: u32) {
+        self.note_thread(thread);
+        self.note_place();
+    }
+
+    /// Leaves word of the thread alone.
+    #[inline(always)]
+    pub(super) fn note_thread(&self, thread: u32) {
         let header = self.context().scratch;
         // SAFETY: the header is inside scratch memory, which is aligned and this block's own.
+        unsafe { *header.add(scratch::ACCESS as usize).cast::<u32>() = thread };
+    }
+
+    /// Leaves word of the instruction alone.
+    #[inline(always)]
+    pub(super) fn note_place(&self) {
+        let header = self.context().scratch;
+        let place = [self.place.instance, self.place.inst];
+        // SAFETY: as above.
         unsafe {
-            *header.add(scratch::ACCESS as usize).cast::<u32>() = thread;
-            let place = [self.place.instance, self.place.inst];
             *header
                 .add(scratch::ACCESS_PLACE as usize)
                 .cast::<[u32; 2]>() = place;
@@ -356,7 +404,15 @@ pub(crate) fn services(c: &BlockContext) -> Option<&dyn Services> {
     unsafe { Some(&*(*c.services).0) }
 }
 
+/// Reads four bytes of checked memory.
+#[inline(always)]
+pub(super) fn load_word(host: u64) -> u32 {
+    // SAFETY: the caller checked the range.
+    unsafe { (host as *const u32).read_unaligned() }
+}
+
 /// Reads up to eight bytes of checked memory.
+#[inline]
 pub(crate) fn load(host: u64, bytes: u32) -> u64 {
     let p = host as *const u8;
     // SAFETY: the caller checked the range.

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use super::coherence::{cohere, decohere};
-use super::env::{Env, MAX_USES, coordinates, services};
+use super::env::{End, Env, MAX_USES, coordinates, services};
 use super::{DIVERGED_BAD, NO_STOP, dispatch, quiet, scalar_ops};
 use crate::CompileError;
 use crate::code::Code;
@@ -298,10 +298,18 @@ extern "C" fn slow(ctx: Ctx, site: u64, t: u64, buffer: *mut u64, sp: u64) -> u6
     };
     match scalar_ops::execute(&env, &mut out) {
         Ok(()) => status::OK as u64,
-        Err(f) => {
-            set_fault(ctx, f);
+        Err(end) => ended(ctx, end),
+    }
+}
+
+/// What compiled code returns where an instruction ends its block.
+pub(super) fn ended(ctx: Ctx, end: End) -> u64 {
+    match end {
+        End::Fault(fault) => {
+            set_fault(ctx, fault);
             status::FAULT as u64
         }
+        End::Cancelled => status::CANCEL as u64,
     }
 }
 

@@ -11,7 +11,7 @@ use mica_ptx_ops::warp;
 use super::coherence::slot;
 use super::collective::env_of;
 use super::dispatch::Dispatch;
-use super::env::{self, Env};
+use super::env::{self, End, Env};
 use super::matrix_ops::{element, ld_matrix, multiply, st_matrix, stride_of};
 use super::whole_warp;
 use crate::plan::SyncSite;
@@ -31,7 +31,7 @@ pub(crate) fn execute(
     site: &SyncSite,
     op: &Op,
     members: u32,
-) -> Result<(), Fault> {
+) -> Result<(), End> {
     let m = Members {
         d,
         w,
@@ -75,7 +75,7 @@ pub(crate) fn execute(
         Op::Wgmma(x) => whole_warp::wgmma(d, w, site, x)?,
         Op::WmmaLoad(x) => m.wmma_load(x)?,
         Op::WmmaStore(x) => m.wmma_store(x)?,
-        _ => return Err(m.illegal()),
+        _ => return Err(m.illegal().into()),
     }
     Ok(())
 }

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use mica_ptx_ops::typed::{extend, mask};
 
-use super::bulk_copies;
 use super::env::Env;
 use super::scalar_ops::Out;
 
@@ -42,9 +41,6 @@ pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), F
                 mbarrier::arrive(s, 1, false)
             })
             .map(|_| ())
-        }
-        Op::CpAsyncBulk(_) | Op::CpReduceAsyncBulk(_) | Op::CpAsyncBulkTensor(_) => {
-            bulk_copies::execute(env, op)
         }
         Op::StAsync {
             ty,
@@ -89,14 +85,14 @@ fn copy_small(env: &Env<'_>, op: &Op) -> Result<(), Fault> {
     };
     let mut bytes = [0u8; 16];
     if take > 0 {
-        let from = env.host(Space::Global, src, take, *size, false)?;
-        for (i, b) in bytes.iter_mut().enumerate().take(take as usize) {
-            *b = env.load(from + i as u64, 1) as u8;
-        }
+        let from = env.host(Space::Global, src, take, *size, false)? as *const u8;
+        // SAFETY: so many bytes are checked, at most 16.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), take.min(16) as usize) };
     }
-    for (i, b) in bytes.iter().enumerate().take(*size as usize) {
-        env.store(to + i as u64, 1, u64::from(*b));
-    }
+    // SAFETY: so many bytes are checked, at most 16.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, *size.min(&16) as usize)
+    };
     Ok(())
 }
 
@@ -219,6 +215,7 @@ pub(super) fn update(
     f: impl Fn(u64) -> u64,
 ) -> Result<u64, Fault> {
     let host = env.mbarrier_host(space, addr, true)?;
+    env.progress();
     Ok(rmw(host, 8, f))
 }
 

@@ -24,11 +24,11 @@ pub(super) extern "C" fn recheck(
     thread: u64,
     host: u64,
     bytes: u64,
-    region: u64,
+    memory: u64,
 ) -> u64 {
     // SAFETY: the context is valid for the block.
     let c = unsafe { &*ctx };
-    let (start, len) = match region as i64 {
+    let (start, len) = match memory as i64 {
         RECHECK_LOCAL => (c.local_base + thread * c.local_stride, c.local_stride),
         RECHECK_SHARED => (c.shared_base, c.shared_len),
         RECHECK_PARAMS => (c.params as u64, c.params_len),
@@ -38,7 +38,7 @@ pub(super) extern "C" fn recheck(
         let offset = host.wrapping_sub(start);
         bytes <= len && offset <= len - bytes
     };
-    let either = region as i64 == RECHECK_EITHER && inside(c.params as u64, c.params_len);
+    let either = memory as i64 == RECHECK_EITHER && inside(c.params as u64, c.params_len);
     if either || inside(start, len) {
         return 0;
     }
@@ -48,7 +48,7 @@ pub(super) extern "C" fn recheck(
     let _ = writeln!(
         std::io::stderr(),
         "MICA_JIT_RECHECK: {bytes} bytes at {host:#x} (near PTX line {line}, thread {thread}) are outside \
-         region {region} of {len} bytes at {start:#x}, and no check was emitted"
+         memory {memory} of {len} bytes at {start:#x}, and no check was emitted"
     );
     std::process::abort();
 }

@@ -6,7 +6,7 @@
 use mica_ptx::ast::{Op, RegId};
 
 use super::env::Env;
-use super::helpers::{Ctx, kernel, set_fault};
+use super::helpers::{Ctx, ended, kernel};
 use super::{scalar_ops, texture_row};
 use crate::plan::SlowSite;
 use crate::scratch::status;
@@ -128,9 +128,8 @@ pub(super) extern "C" fn slow_row(
             // SAFETY: there is a row of this class for each result.
             unsafe { write_cell(rows.add(at(s.uses.len() + i, lane, class)), class, v) };
         };
-        if let Err(f) = scalar_ops::execute(&env, &mut out) {
-            set_fault(ctx, f);
-            return status::FAULT as u64;
+        if let Err(end) = scalar_ops::execute(&env, &mut out) {
+            return ended(ctx, end);
         }
     }
     status::OK as u64

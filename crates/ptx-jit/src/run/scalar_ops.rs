@@ -6,8 +6,8 @@ use mica_ptx_ops::eval::{self, Operands};
 use mica_ptx_ops::multiply::{MULTIPLY, MULTIPLY_ADD};
 use mica_ptx_ops::provided::MOST_ARGUMENTS;
 
-use super::env::Env;
-use super::{memory_ops, multiply, texture_ops};
+use super::env::{End, Env};
+use super::{bulk_copies, memory_ops, multiply, texture_ops};
 use crate::scratch;
 
 pub(crate) type Out<'a> = dyn FnMut(RegId, u128) + 'a;
@@ -19,7 +19,7 @@ impl Operands for Env<'_> {
 }
 
 /// Does the instruction that `env` is at.
-pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
+pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), End> {
     let op = &env.kernel.plan.unit.inst(&env.kernel.module, env.place).op;
     if let Some(results) = eval::evaluate(op, env) {
         for (dst, bits) in results.writes() {
@@ -32,52 +32,17 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
             out(*dst, u128::from(in_space(env, *space, env.value(*src))));
         }
         Op::Cvta {
-            to_generic,
             space: Space::SharedCluster,
             dst,
-            src,
             ..
-        } => {
-            let (c, at) = (env.context(), env.value(*src));
-            out(
-                *dst,
-                u128::from(match to_generic {
-                    true => c.generic_of_shared(at),
-                    false => c.shared_of_generic(at),
-                }),
-            );
         }
-        Op::Mapa {
-            space,
-            dst,
-            a,
-            rank,
-            ..
-        } => {
-            let (c, at, rank) = (env.context(), env.value(*a), env.word(*rank));
-            out(
-                *dst,
-                u128::from(match space {
-                    Space::Generic => c.map_generic(at, rank),
-                    _ => c.map_shared(at, rank),
-                }),
-            );
-        }
-        Op::GetCtaRank { space, dst, a } => {
-            let (c, at) = (env.context(), env.value(*a));
-            out(
-                *dst,
-                u128::from(match space {
-                    Space::Generic => c.find_shared(at).map_or(0, |(rank, _)| rank),
-                    _ => c.shared_rank(at),
-                }),
-            );
-        }
+        | Op::Mapa { dst, .. }
+        | Op::GetCtaRank { dst, .. } => out(*dst, u128::from(cluster_address(env, op))),
         Op::IsTypep { dst, .. } => out(*dst, 0),
         // PTX allows a sleep of no time, and others of the block may have work.
         Op::Nanosleep { duration } => env.sleep(env.word(*duration)),
         // Nobody is there to go on from a breakpoint.
-        Op::Brkpt => return Err(env.fault(FaultKind::LaunchFailed)),
+        Op::Brkpt => return Err(env.fault(FaultKind::LaunchFailed).into()),
         Op::Call {
             callee: Callee::Direct(f),
             rets,
@@ -87,11 +52,37 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
             return builtin(env, *f, rets, args, out);
         }
         Op::Tex(_) | Op::Tld4(_) | Op::Txq { .. } | Op::Suld(_) | Op::Sust(_) | Op::Sured(_) => {
-            return texture_ops::execute(env, op, out);
+            texture_ops::execute(env, op, out)?;
         }
-        _ => return memory_ops::execute(env, op, out),
+        Op::CpAsyncBulk(_) | Op::CpReduceAsyncBulk(_) | Op::CpAsyncBulkTensor(_) => {
+            return bulk_copies::execute(env, op);
+        }
+        _ => memory_ops::execute(env, op, out)?,
     }
     Ok(())
+}
+
+/// What an instruction about the shared memory of a cluster's blocks finds: an address, or the rank of a block.
+#[inline]
+fn cluster_address(env: &Env<'_>, op: &Op) -> u64 {
+    let c = env.context();
+    match op {
+        Op::Cvta {
+            to_generic, src, ..
+        } => match (to_generic, env.value(*src)) {
+            (true, at) => c.generic_of_shared(at),
+            (false, at) => c.shared_of_generic(at),
+        },
+        Op::Mapa { space, a, rank, .. } => match (space, env.value(*a), env.word(*rank)) {
+            (Space::Generic, at, rank) => c.map_generic(at, rank),
+            (_, at, rank) => c.map_shared(at, rank),
+        },
+        Op::GetCtaRank { space, a, .. } => match (space, env.value(*a)) {
+            (Space::Generic, at) => c.find_shared(at).map_or(0, |(rank, _)| rank).into(),
+            (_, at) => c.shared_rank(at).into(),
+        },
+        _ => 0,
+    }
 }
 
 fn in_space(env: &Env<'_>, space: Space, address: u64) -> bool {
@@ -121,7 +112,7 @@ fn builtin(
     rets: &[CallArg],
     args: &[CallArg],
     out: &mut Out<'_>,
-) -> Result<(), Fault> {
+) -> Result<(), End> {
     let name = env.kernel.module.func(f).name.as_str();
     let mut widths = [8; MOST_ARGUMENTS];
     if name == "__assertfail" {
@@ -153,9 +144,9 @@ fn builtin(
             if let Some(s) = s {
                 s.assert_fail(words[0], words[1], words[2] as u32, words[3]);
             }
-            return Err(env.fault(FaultKind::Assert));
+            return Err(env.fault(FaultKind::Assert).into());
         }
-        _ => return Err(env.fault(FaultKind::InvalidPc)),
+        _ => return Err(env.fault(FaultKind::InvalidPc).into()),
     };
     match rets.first() {
         Some(CallArg::Var(v)) => {

@@ -10,6 +10,7 @@ use mica_ptx_ops::texture::Plane;
 use super::env::{self, Env};
 use super::recheck::{RECHECK_ARENA, recheck};
 use super::row::Rows;
+use super::texture_floats::Floats;
 use crate::scratch;
 use crate::unit::Class;
 
@@ -27,7 +28,7 @@ const _: () = assert!(
 );
 
 /// What one operand is in each lane.
-enum Lanes {
+pub(super) enum Lanes {
     Row(*const u32),
     Number(u32),
 }
@@ -82,26 +83,17 @@ pub(super) fn sample(env: &Env<'_>, x: &Tex, rows: &Rows<'_>) -> Option<()> {
     let known = known(env, handle, x.geom)?;
     let is_float = x.coord_ty == ScalarType::F32;
     let (first, host, recheck_all) = (env.thread, known.host, env.kernel.recheck);
-    let simple = known.plane.simple().filter(|_| is_float);
-    if let Some(simple) = simple {
-        // One component a texel: the others are 0 in every lane.
-        for to in results[1..].iter().flatten() {
-            // SAFETY: a row has a word for each lane.
-            unsafe { to.write_bytes(0, rows.lanes) };
-        }
-        for lane in 0..rows.lanes {
-            let read = |offset: u64| {
-                if recheck_all {
-                    again(env, rows, lane, host + offset, 4);
-                }
-                env::load(host + offset, 4) as u32
-            };
-            let floats = [0, 1].map(|i: usize| f32::from_bits(coords[i].get(lane)));
-            // What lies inside the arena may still be a hole.
-            env.note_access_of(first + lane as u32);
-            put(results[0], lane, simple.sample(floats, read));
-            put(resident, lane, u32::MAX);
-        }
+    if let (true, Some(simple)) = (is_float, known.plane.simple()) {
+        let floats = Floats {
+            env,
+            rows,
+            host,
+            simple,
+            coords: &coords,
+            results: &results,
+            resident,
+        };
+        floats.sample();
         return Some(());
     }
     for lane in 0..rows.lanes {
@@ -136,7 +128,7 @@ fn put(row: Option<*mut u32>, lane: usize, word: u32) {
 
 /// Checks an address once more ([`crate::Options::recheck`]).
 #[cold]
-fn again(env: &Env<'_>, rows: &Rows<'_>, lane: usize, at: u64, bytes: u32) {
+pub(super) fn again(env: &Env<'_>, rows: &Rows<'_>, lane: usize, at: u64, bytes: u32) {
     let thread = u64::from(env.thread) + lane as u64;
     let (bytes, region) = (u64::from(bytes), RECHECK_ARENA as u64);
     recheck(env.ctx, rows.site, thread, at, bytes, region);

@@ -1,12 +1,12 @@
 //! Collectives that a whole warp has come to together: by far the most, so they are not asked lane by
 //! lane who is there. The last warp of a block is whole with the lanes that it has.
 //!
-//! Owns finding such warps, and the simple collectives on whole rows of slots. What takes part of a
-//! warp, or arrives in pieces, is [`super::collective`]'s.
+//! Owns finding such warps, and the simple collectives on whole rows of slots. Collectives of groups that divide such a
+//! warp are [`super::groups`]'s. What takes part of a warp, or arrives in pieces, is [`super::collective`]'s.
 
 use mica_kernel::{Fault, FaultKind};
 use mica_ptx::ast::{
-    Mma, Op, Operand, RegId, ScalarType, ShflMode, Space, VoteMode, Wgmma, WgmmaFactor,
+    Mma, Op, Operand, PredSrc, RegId, ScalarType, ShflMode, Space, VoteMode, Wgmma, WgmmaFactor,
 };
 use mica_ptx_ops::matrix::WarpRegister;
 use mica_ptx_ops::matrix::wgmma::{Descriptor, Left, PIECE};
@@ -15,15 +15,17 @@ use mica_ptx_ops::{typed, warp};
 use super::coherence::slot;
 use super::collective::env_of;
 use super::dispatch::{Dispatch, conts};
-use super::env::{self, Env};
-use super::helpers::{Ctx, kernel, set_fault};
+use super::env::{self, End, Env};
+use super::fragments;
+use super::groups::TakesPart;
+use super::helpers::{Ctx, ended, kernel};
 use super::members;
 use crate::plan::SyncSite;
 use crate::scratch::{COHERENT, EXITED, WAITING, status};
 use crate::unit::Class;
 
 /// Does the collective that all lanes of a warp wait at. `None` when that is not so.
-pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
+pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), End>> {
     let first = w * 32;
     let lanes = d.threads.saturating_sub(first).min(32) as usize;
     let conts = &mut conts(d.scratch)[first as usize..first as usize + lanes];
@@ -51,16 +53,22 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
         first,
         lanes,
     };
-    if !row.is_everyone(op)? {
-        return None;
-    }
-    if matches!(op, Op::BarWarp { .. }) {
-        d.tell_warp(w, row.members());
-    }
-    if row.simple(op).is_none()
-        && let Err(fault) = members::execute(d, w, site, op, row.members())
-    {
-        return Some(Err(fault));
+    let done = match row.takes_part(op)? {
+        TakesPart::Everyone => {
+            if matches!(op, Op::BarWarp { .. }) {
+                d.tell_warp(w, row.members());
+            }
+            match row.simple(op) {
+                Some(()) => Ok(()),
+                None => members::execute(d, w, site, op, row.members()),
+            }
+        }
+        // The monitor is told of each group.
+        TakesPart::Groups(_) if d.is_monitored() => return None,
+        TakesPart::Groups(groups) => row.in_groups(op, &groups),
+    };
+    if let Err(end) = done {
+        return Some(Err(end));
     }
     let mut at = 0;
     while at < lanes {
@@ -87,15 +95,13 @@ pub(super) extern "C" fn collective(ctx: Ctx, index: u64, t: u64) -> u64 {
     }
     match members::execute(&d, t as u32 >> 5, site, op, u32::MAX) {
         Ok(()) => status::OK as u64,
-        Err(fault) => {
-            set_fault(ctx, fault);
-            status::FAULT as u64
-        }
+        Err(end) => ended(ctx, end),
     }
 }
 
-/// `wgmma.mma_async`: the rows that a warp computes.
-pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Result<(), Fault> {
+/// `wgmma.mma_async`: the rows that a warp computes. A block of 32 warps would compute for too long without a look at whether
+/// it should stop.
+pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Result<(), End> {
     let first = w * 32;
     let row = Row {
         d,
@@ -104,27 +110,36 @@ pub(super) fn wgmma(d: &Dispatch<'_>, w: u32, site: &SyncSite, x: &Wgmma) -> Res
         lanes: d.threads.saturating_sub(first).min(32) as usize,
     };
     let e = env_of(d, site, first);
+    e.poll()?;
     match row.wgmma(x, &e) {
-        Some(done) => done,
-        None => Err(e.fault(FaultKind::IllegalInstruction)),
+        Some(done) => Ok(done?),
+        None => Err(e.fault(FaultKind::IllegalInstruction).into()),
+    }
+}
+
+/// What a vote gives each of its members.
+pub(super) fn voted(mode: VoteMode, members: u32, truth: u32) -> u64 {
+    match (mode, warp::vote(mode, members, truth)) {
+        (VoteMode::Ballot, v) => u64::from(v),
+        (_, v) => u64::from(v != 0),
     }
 }
 
 /// The slots of one warp at one site.
-struct Row<'d, 'k> {
-    d: &'d Dispatch<'k>,
-    site: &'k SyncSite,
-    first: u32,
-    lanes: usize,
+pub(super) struct Row<'d, 'k> {
+    pub(super) d: &'d Dispatch<'k>,
+    pub(super) site: &'k SyncSite,
+    pub(super) first: u32,
+    pub(super) lanes: usize,
 }
 
 impl Row<'_, '_> {
-    fn members(&self) -> u32 {
+    pub(super) fn members(&self) -> u32 {
         u32::MAX >> (32 - self.lanes)
     }
 
     /// An operand of all lanes; `None` for what is no register or number.
-    fn load(&self, o: Operand) -> Option<WarpRegister> {
+    pub(super) fn load(&self, o: Operand) -> Option<WarpRegister> {
         let mut row = [0; 32];
         self.load_into(o, &mut row)?;
         Some(row)
@@ -168,55 +183,47 @@ impl Row<'_, '_> {
         Some(())
     }
 
-    fn store(&self, r: RegId, values: impl Fn(usize) -> u64) {
+    pub(super) fn store(&self, r: RegId, values: impl Fn(usize) -> u64) {
         for (reg, class, offset) in &self.site.defs {
             let (true, Some(offset)) = (*reg == r, offset) else {
                 continue;
             };
             let bytes = class.slot_bytes();
             let base = slot(self.d.k, self.d.scratch, *offset, *class, self.first) as u64;
+            if (self.lanes, *class) == (32, Class::B32) {
+                let row: [u32; 32] = std::array::from_fn(|l| values(l) as u32);
+                // SAFETY: a whole row of the warp's frame, aligned; one host thread runs the block.
+                unsafe { (base as *mut [u32; 32]).write(row) };
+                continue;
+            }
             for l in 0..self.lanes {
                 env::store(base + l as u64 * u64::from(bytes), bytes, values(l));
             }
         }
     }
 
-    /// Whether an instruction that all lanes are at asks for all of them. `None` for barriers of the
-    /// block, which no warp opens.
-    fn is_everyone(&self, op: &Op) -> Option<bool> {
-        let mask = match op {
-            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } | Op::WgmmaWait => {
-                return None;
-            }
-            Op::BarWarp { mask }
-            | Op::Match { mask, .. }
-            | Op::Redux { mask, .. }
-            | Op::Elect { mask, .. } => *mask,
-            Op::Vote { mask, .. } | Op::Shfl { mask, .. } => match mask {
-                Some(mask) => *mask,
-                None => return Some(true),
-            },
-            _ => return Some(true),
-        };
-        let masks = &self.load(mask)?[..self.lanes];
-        let all = self.members();
-        Some(masks.iter().all(|m| *m == masks[0]) && masks[0] as u32 & all == all)
+    /// The lanes whose predicate holds.
+    pub(super) fn truth(&self, pred: &PredSrc) -> Option<u32> {
+        let preds = self.load(pred.src)?;
+        let holds = |l: &usize| (preds[*l] != 0) != pred.negated;
+        Some((0..self.lanes).filter(holds).fold(0, |m, l| m | 1 << l))
     }
 
-    /// Gives each lane the value of the lane that it names, with the bits of its clamp.
-    fn shuffle(
+    /// Gives each lane the value of the lane that it names, with the bits of its clamp, if both take part together.
+    pub(super) fn shuffle(
         &self,
         mode: ShflMode,
         (dst, pred): (Option<RegId>, Option<RegId>),
         values: &WarpRegister,
         (lane, clamp): (WarpRegister, WarpRegister),
+        members: impl Fn(usize) -> u32,
     ) {
         let from: [(u32, bool); 32] = std::array::from_fn(|l| {
             warp::shfl_source(mode, l as u32, lane[l] as u32, clamp[l] as u32)
         });
         if let Some(dst) = dst {
-            self.store(dst, |l| match from[l].0 as usize {
-                lane if lane < self.lanes => values[lane],
+            self.store(dst, |l| match from[l].0 {
+                lane if lane < 32 && members(l) >> lane & 1 == 1 => values[lane as usize],
                 // No lane: its own value.
                 _ => values[l],
             });
@@ -234,15 +241,8 @@ impl Row<'_, '_> {
             Op::Vote {
                 mode, dst, pred, ..
             } => {
-                let preds = self.load(pred.src)?;
-                let truth = (0..self.lanes).fold(0u32, |m, l| {
-                    m | u32::from((preds[l] != 0) != pred.negated) << l
-                });
-                let v = match (mode, warp::vote(*mode, self.members(), truth)) {
-                    (VoteMode::Ballot, v) => v,
-                    (_, v) => u32::from(v != 0),
-                };
-                self.store(*dst, |_| u64::from(v));
+                let v = voted(*mode, self.members(), self.truth(pred)?);
+                self.store(*dst, |_| v);
             }
             Op::Redux {
                 op, ty, dst, src, ..
@@ -261,7 +261,8 @@ impl Row<'_, '_> {
                 ..
             } => {
                 let from = (self.load(*lane)?, self.load(*clamp)?);
-                self.shuffle(*mode, (*dst, *pred), &self.load(*src)?, from);
+                let all = self.members();
+                self.shuffle(*mode, (*dst, *pred), &self.load(*src)?, from, |_| all);
             }
             Op::Match {
                 all: false,
@@ -278,7 +279,7 @@ impl Row<'_, '_> {
             }
             // A partial warp is looked at lane by lane.
             Op::Mma(x) | Op::WmmaMma(x) if self.lanes == 32 => self.multiply(x)?,
-            _ => return None,
+            _ => self.matrix_memory(op)?,
         }
         Some(())
     }
@@ -336,7 +337,7 @@ impl Row<'_, '_> {
         let (a, rest) = rows.split_at(x.a.len());
         let (b, c) = rest.split_at(x.b.len());
         let mut out: [WarpRegister; TO] = [[0; 32]; TO];
-        plan.run_rows(a, b, c, &mut out);
+        fragments::product(plan, a, b, c, &mut out);
         for (r, row) in x.d.iter().zip(&out) {
             self.store(*r, |l| row[l]);
         }

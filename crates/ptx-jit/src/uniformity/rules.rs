@@ -45,20 +45,7 @@ impl Solver<'_> {
             Op::Mul { mode, ty, a, b, .. } if plain(*ty) => {
                 self.product(instance, i, *mode, *ty, a, b)
             }
-            Op::Mad {
-                mode,
-                ty,
-                sat: false,
-                carry,
-                a,
-                b,
-                c,
-                ..
-            } if plain(*ty) && !carry.reads && !carry.writes => {
-                let p = self.product(instance, i, *mode, *ty, a, b);
-                let twice = u32::from(*mode == MulMode::Wide);
-                add(p, uniformity(self, c), 1, ty.bits() << twice)
-            }
+            Op::Mad { ty, .. } if plain(*ty) => self.multiply_add(instance, i, op),
             Op::Cvt { .. } => self.conversion(instance, i, op),
             Op::Mov {
                 src: src @ Operand::Special(_),
@@ -85,6 +72,28 @@ impl Solver<'_> {
             | Op::CpAsyncBulk(_) => Uniformity::Varying,
             _ => self.all_uses(instance, i),
         }
+    }
+
+    fn multiply_add(&mut self, instance: u32, i: u32, op: &Op) -> Uniformity {
+        let Op::Mad {
+            mode,
+            ty,
+            sat: false,
+            carry,
+            a,
+            b,
+            c,
+            ..
+        } = op
+        else {
+            return self.all_uses(instance, i);
+        };
+        if carry.reads || carry.writes {
+            return self.all_uses(instance, i);
+        }
+        let product = self.product(instance, i, *mode, *ty, a, b);
+        let twice = u32::from(*mode == MulMode::Wide);
+        add(product, self.operand(instance, c), 1, ty.bits() << twice)
     }
 
     /// Sums, differences and shifts by a constant; `None` for other integer instructions.

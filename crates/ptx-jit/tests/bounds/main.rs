@@ -71,7 +71,7 @@ fn compare(kernel: &str, tight: bool, at_end: bool, from: i64, n: u32, k: u32) -
 
 #[test]
 fn proofs_hold_to_the_last_word_and_not_beyond() {
-    for kernel in ["guarded", "strided"] {
+    for kernel in ["guarded", "strided", "reused"] {
         for (at_end, from, n, inside) in [
             (false, 0, N, true),
             (false, 4096, N, true),

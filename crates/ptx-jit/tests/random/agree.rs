@@ -9,6 +9,7 @@ use mica_kernel::{BlockOutcome, Dim3, TextureView};
 use mica_ptx_jit::{JitModule, Options};
 
 use crate::common::{Device, Params, Rng, dim};
+use crate::maps::{Draft, Piece};
 
 /// The handle of the texture.
 const TEXTURE: u64 = 5;
@@ -34,7 +35,25 @@ impl Mode {
         Mode::Live,
         Mode::Covered,
     ];
+    /// Those that are told of every access, and know which memory the program may touch.
+    pub(crate) const EXACT: [Mode; 3] = [Mode::Memcheck, Mode::Told, Mode::Live];
 }
+
+/// What a program is run with.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    /// What its input depends on.
+    pub(crate) seed: u64,
+    /// Whether all warps are whole.
+    pub(crate) whole: bool,
+    /// Blocks of the cluster that it is run by.
+    pub(crate) cluster: u32,
+    /// The tensor maps of each block.
+    pub(crate) maps: Vec<Draft>,
+}
+
+/// Bytes that a block copies boxes to.
+const BOXES: u64 = 4096;
 
 /// What a run gave.
 #[derive(Debug, PartialEq)]
@@ -43,6 +62,7 @@ pub(crate) struct Ran {
     pub(crate) fault: u32,
     pub(crate) printed: usize,
     pub(crate) words: Vec<u32>,
+    pub(crate) boxes: Vec<u32>,
 }
 
 /// A whole and a half warp, so that the last groups are partial, or two whole ones.
@@ -83,13 +103,31 @@ fn view(rng: &mut Rng) -> TextureView {
     }
 }
 
-/// Runs the program with input that depends on a seed.
+/// The tensor maps of all blocks: the second writes to the block's own boxes.
+fn place_maps(d: &mut Device, case: &Case, texels: u64, boxes: u64) -> u64 {
+    let blocks = u64::from(case.cluster);
+    let bytes: Vec<u8> = (0..blocks)
+        .flat_map(|block| case.maps.iter().map(move |map| (block, map)))
+        .flat_map(|(block, map)| match map.piece {
+            Piece::Texels => map.encode(texels),
+            Piece::Boxes => map.encode(boxes + block * BOXES),
+        })
+        .collect();
+    let at = d.alloc(bytes.len() as u64);
+    d.write_bytes(at, &bytes);
+    d.allow(at, bytes.len() as u64);
+    at
+}
+
+/// Runs the program with the input of a case.
 ///
 /// # Errors
 /// Memory that the kernel may not touch has changed.
-pub(crate) fn run(mut d: Device, seed: u64, whole: bool) -> Result<Ran, String> {
-    let mut rng = Rng(seed | 1);
-    let threads = threads(whole);
+pub(crate) fn run(mut d: Device, case: &Case) -> Result<Ran, String> {
+    let mut rng = Rng(case.seed | 1);
+    let own_threads = threads(case.whole);
+    let threads = own_threads * case.cluster;
+    d.cluster = case.cluster;
     let input: Vec<u32> = (0..1024)
         .map(|i| match i % 4 {
             0 => rng.next(100) as u32,
@@ -122,13 +160,20 @@ pub(crate) fn run(mut d: Device, seed: u64, whole: bool) -> Result<Ran, String> 
     let base = place(&mut d, &texels);
     let out = place(&mut d, &vec![0; 64 * threads as usize]);
     let scr = place(&mut d, &vec![0; 2 * threads as usize]);
+    let boxes = place(
+        &mut d,
+        &vec![0; (BOXES / 4) as usize * case.cluster as usize],
+    );
+    let maps = place_maps(&mut d, case, base, boxes);
     let view = TextureView { base, ..view };
     d.host.textures.lock().expect("lock").insert(TEXTURE, view);
     let p = (Params::default().u64(pin).u64(work))
         .u64(out)
         .u64(scr)
-        .u64(TEXTURE);
-    let (outcome, fault) = d.launch("k", dim(1), dim(threads), 0, p);
+        .u64(TEXTURE)
+        .u64(maps)
+        .u64(boxes);
+    let (outcome, fault) = d.launch("k", dim(case.cluster), dim(own_threads), 0, p);
     if let Some(at) = d.torn {
         return Err(format!("{at:#x} has changed, which is nobody's"));
     }
@@ -147,6 +192,7 @@ pub(crate) fn run(mut d: Device, seed: u64, whole: bool) -> Result<Ran, String> 
         fault: fault.kind,
         printed,
         words: d.read(out, 64 * threads as usize),
+        boxes: d.read(boxes, (BOXES / 4) as usize * case.cluster as usize),
     })
 }
 
@@ -162,6 +208,11 @@ pub(crate) fn difference(want: &Ran, got: &Ran) -> Option<String> {
     if got.printed != want.printed {
         let (got, want) = (got.printed, want.printed);
         return Some(format!("{got} lines are printed, not {want}"));
+    }
+    let boxes = got.boxes.iter().zip(&want.boxes);
+    if let Some(i) = boxes.clone().position(|(got, want)| got != want) {
+        let (got, want) = (got.boxes[i], want.boxes[i]);
+        return Some(format!("word {i} of the boxes is {got:#x}, not {want:#x}"));
     }
     let mut bad = (0..want.words.len()).filter(|&i| got.words[i] != want.words[i]);
     let i = bad.next()?;

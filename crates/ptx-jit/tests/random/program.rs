@@ -18,8 +18,45 @@ const KINDS: &[(char, &str, usize)] = &[
     ('p', "%p", 3),
 ];
 
+/// Writes out what templates have short words for.
+fn expanded(template: &str) -> String {
+    let own = "shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb;";
+    let first = "setp.ne.u32 %q0, %tx, 0; @%q0 bra PAST;";
+    let meet = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;";
+    let lead = "mov.u32 %t3, %cluster_ctarank; or.b32 %t3, %t3, %tx; setp.ne.u32 %q0, %t3, 0; @%q0 bra PAST;";
+    let text = template
+        .replace("@FIRST", &format!("bar.sync 0; {first}"))
+        .replace(
+            "@SHOW",
+            &format!("bar.sync 0; {own} st.shared.u32 [%t0+2048], Ai; bar.sync 0; {first} add.s64 %tm, %map, 128;"),
+        )
+        .replace(
+            "@LAST",
+            &format!("PAST: bar.sync 0; {own} ld.shared.u32 Di, [%t0+2048]; bar.sync 0;"),
+        )
+        .replace("@LEAD", &format!("{meet} {lead}"))
+        .replace(
+            "@TOLD",
+            &format!("PAST: {meet} {own} ld.shared.u32 Di, [%t0+2048]; {meet}"),
+        );
+    let Some((before, call)) = text.split_once("@PRODUCT ") else {
+        return text;
+    };
+    let (call, after) = call.split_once(';').unwrap_or((call, ""));
+    let words: Vec<&str> = call.split(", ").collect();
+    let [function, a, sizes, a_row, a_col, b_row, c_row] = words[..] else {
+        return text;
+    };
+    let arguments = [a, "%in", "%box", sizes, a_row, a_col, b_row, c_row];
+    let passed: String = (arguments.iter().enumerate())
+        .map(|(i, word)| format!(".param .b64 x{i}; st.param.b64 [x{i}], {word}; "))
+        .collect();
+    format!("{before}{{ {passed}call {function}, (x0, x1, x2, x3, x4, x5, x6, x7); }}{after}")
+}
+
 /// Fills in a template.
 fn instance(pick: Pick<'_>, template: &str, id: usize) -> String {
+    let template = expanded(template);
     let mut out = String::new();
     let mut used: Vec<String> = Vec::new();
     let mut chars = template.chars().peekable();
@@ -129,8 +166,13 @@ fn stores(text: &str) -> String {
     out
 }
 
-/// A program with kernel `k(in, work, out, scr, tex)` of so many templates. With `whole`, for blocks of whole warps only.
-pub(crate) fn program(whole: bool, templates: Range<usize>, pick: Pick<'_>) -> String {
+/// A program with kernel `k(in, work, out, scr, tex, maps, boxes)` of so many templates. With `whole`, for blocks of whole
+/// warps only; with `hostile`, it may try what it may not.
+pub(crate) fn program(
+    (whole, hostile): (bool, bool),
+    templates: Range<usize>,
+    pick: Pick<'_>,
+) -> String {
     let beginnings = beginnings(pick);
     let steps = templates.start + pick(templates.len());
     let wrap = pick(3) == 0;
@@ -139,26 +181,48 @@ pub(crate) fn program(whole: bool, templates: Range<usize>, pick: Pick<'_>) -> S
         middle.push_str("  mov.u32 %t1, 0;\n$LWRAP:\n");
     }
     for id in 0..steps {
-        let group = match pick(templates::GROUPS.len() + usize::from(whole)) {
-            n if n < templates::GROUPS.len() => templates::GROUPS[n],
-            _ => templates::MATRIX,
-        };
+        let own = [
+            (whole, templates::MATRIX),
+            (hostile, templates::HOSTILE),
+            (whole && hostile, templates::HOSTILE_MATRIX),
+        ];
+        let own = own.iter().filter(|(is_used, _)| *is_used);
+        let groups: Vec<_> = (templates::GROUPS.iter().copied())
+            .chain(own.map(|(_, group)| *group))
+            .collect();
+        let group = groups[pick(groups.len())];
         let template = group[pick(group.len())];
         let _ = writeln!(middle, "  {}", instance(pick, template, id));
     }
     if wrap {
         middle.push_str("  add.s32 %t1, %t1, 1; setp.lt.s32 %q1, %t1, 3; @%q1 bra $LWRAP;\n");
     }
-    let first: String = needed(&middle, beginnings)
+    text_of(&middle, beginnings)
+}
+
+/// A program of one template.
+#[allow(dead_code, reason = "the fuzzer has no use for it")]
+pub(crate) fn alone(template: &str, pick: Pick<'_>) -> String {
+    let beginnings = beginnings(pick);
+    text_of(&format!("  {}\n", instance(pick, template, 0)), beginnings)
+}
+
+/// The program with these instructions in its middle.
+fn text_of(middle: &str, beginnings: Vec<(String, Vec<String>, String)>) -> String {
+    let first: String = needed(middle, beginnings)
         .iter()
         .map(|text| format!("  {text}\n"))
         .collect();
-    let body = first + &middle + &stores(&middle);
+    let body = first + middle + &stores(middle);
     format!(
         ".version 8.0
 .target sm_80
 .address_size 64
 .extern .func (.param .b32 r) vprintf (.param .b64 format, .param .b64 args);
+.extern .func __mica_multiply_f32 (.param .b64 a, .param .b64 b, .param .b64 c, .param .b64 sizes, .param .b64 ar,
+  .param .b64 ac, .param .b64 br, .param .b64 cr);
+.extern .func __mica_multiply_add_f32 (.param .b64 a, .param .b64 b, .param .b64 c, .param .b64 sizes, .param .b64 ar,
+  .param .b64 ac, .param .b64 br, .param .b64 cr);
 .global .align 1 .b8 format[4] = {{37, 117, 10, 0}};
 .func (.param .b32 r) mix(.param .b32 a, .param .b32 b) {{
   .reg .b32 %x<3>;
@@ -185,20 +249,26 @@ pub(crate) fn program(whole: bool, templates: Range<usize>, pick: Pick<'_>) -> S
   st.param.b32 [r], %x2;
   ret;
 }}
-.visible .entry k(.param .u64 in, .param .u64 work, .param .u64 out, .param .u64 scr, .param .u64 tex) {{
+.visible .entry k(.param .u64 in, .param .u64 work, .param .u64 out, .param .u64 scr, .param .u64 tex, .param .u64 maps,
+  .param .u64 boxes) {{
   .reg .b32 %r<6>, %t<4>, %tx, %sb;
-  .reg .b64 %rd<4>, %tl, %in, %own, %out, %scr, %tex;
-  .reg .b16 %rs<3>;
+  .reg .b64 %rd<4>, %tl, %tm, %in, %own, %out, %scr, %tex, %map, %box;
+  .reg .b16 %rs<3>, %h;
   .reg .f32 %f<4>;
   .reg .f64 %fd<3>;
   .reg .pred %p<3>, %q<2>;
-  .shared .align 16 .b8 tile[2048];
+  .shared .align 128 .b8 tile[6144];
   .local .align 8 .b8 %stack[32];
   ld.param.u64 %in, [in];
   ld.param.u64 %own, [work];
   ld.param.u64 %out, [out];
   ld.param.u64 %scr, [scr];
   ld.param.u64 %tex, [tex];
+  ld.param.u64 %map, [maps];
+  ld.param.u64 %box, [boxes];
+  mov.u32 %t0, %ctaid.x; mul.wide.u32 %tl, %t0, 512; add.s64 %map, %map, %tl; mul.wide.u32 %tl, %t0, 4096; add.s64 %box, %box, %tl;
+  mov.u32 %t2, %ntid.x; mul.lo.u32 %t3, %t0, %t2; mul.wide.u32 %tl, %t3, 8; add.s64 %scr, %scr, %tl;
+  mul.wide.u32 %tl, %t3, 256; add.s64 %own, %own, %tl; add.s64 %out, %out, %tl;
   mov.u32 %tx, %tid.x;
   mov.u32 %sb, tile;
   shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; st.shared.u32 [%t0], %tx; st.shared.u32 [%t0+1024], %tx;

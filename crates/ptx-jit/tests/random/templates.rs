@@ -1,8 +1,13 @@
 //! What random programs are made of.
 //!
 //! `D` is a destination and `A` a source of the kind that follows: i 32 bits, l 64, s 16, f f32,
-//! d f64, p predicate. `N` is a small number. `%t0` and `%tl` are free in each line; the labels
-//! are made unique.
+//! d f64, p predicate. `N` is a small number. `%t0`, `%tl`, `%tm` and `%h` are free in each line; the
+//! labels are made unique.
+//!
+//! `@FIRST` begins what only the first thread does, and `@LAST` ends it: there all see some of what was
+//! copied to shared memory. `@SHOW` is `@FIRST` after all have written there; `@LEAD` and `@TOLD` are the
+//! same for what reaches all blocks of a cluster. `@PRODUCT function, a, sizes, distances` is a product by
+//! the device: of a matrix at `a` and one in the input, to the boxes.
 //!
 //! Carries are used up where they are made: PTX keeps them in straight-line code only.
 //!
@@ -516,15 +521,67 @@ pub(crate) const MATRIX: &[&str] = &[
     "mov.b64 %tl, 0xc000001000080000; bar.sync 0; wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.u8 {%r0, %r1, %r2, %r3}, {Ai, Ai, Ai, Ai}, %tl, Ap; bar.sync 0;",
     "mov.b64 %tl, 0x0000001000080000; bar.sync 0; wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%r0, %r1}, %tl, %tl, 1, 1, 1, 1, 1; bar.sync 0;",
     "mov.b64 %tl, 0x4000000000000000; bar.sync 0; wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%f0, %f1, %f2, %f3}, {Ai, Ai, Ai, Ai}, %tl, 0, 1, 1; bar.sync 0;",
+    // Any descriptor of 3 KiB.
+    "bar.sync 0; and.b64 %tl, Al, 0xc00e001f001f003f; wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%r0, %r1}, %tl, %tl, Ap, 1, 1, 1, 0; bar.sync 0;",
 ];
 
-/// The cluster of one block that every block is in: its addresses, special registers and barrier.
+/// The cluster that every block is in, alone or not: addresses, special registers, the barrier, and memory of its neighbour.
 pub(crate) const CLUSTER: &[&str] = &[
-    "mov.u32 %t0, %tx; shl.b32 %t0, %t0, 2; add.s32 %t0, %t0, %sb; mapa.shared::cluster.u32 %t0, %t0, 0; bar.sync 0; st.shared::cluster.u32 [%t0], Ai; bar.sync 0; ld.shared::cluster.u32 Di, [%t0+4]; bar.sync 0;",
-    "cvt.u64.u32 %tl, %sb; cvta.shared::cluster.u64 %tl, %tl; mapa.u64 %tl, %tl, 0; isspacep.shared::cluster Dp, %tl; getctarank.u64 Di, %tl; bar.sync 0; ld.s32 Di, [%tl+64]; bar.sync 0;",
+    "mov.u32 %t0, %tx; shl.b32 %t0, %t0, 2; add.s32 %t0, %t0, %sb; mov.u32 %t2, %cluster_ctarank; mapa.shared::cluster.u32 %t0, %t0, %t2; bar.sync 0; st.shared::cluster.u32 [%t0], Ai; bar.sync 0; ld.shared::cluster.u32 Di, [%t0+4]; bar.sync 0;",
+    "cvt.u64.u32 %tl, %sb; cvta.shared::cluster.u64 %tl, %tl; mov.u32 %t2, %cluster_ctarank; mapa.u64 %tl, %tl, %t2; isspacep.shared::cluster Dp, %tl; getctarank.u64 Di, %tl; bar.sync 0; ld.s32 Di, [%tl+64]; bar.sync 0;",
     "mov.u32 Di, %cluster_ctarank; mov.u32 Di, %cluster_nctarank; mov.u32 Di, %clusterid.x; mov.u32 Di, %nclusterid.x; mov.u32 Di, %cluster_nctaid.y;",
     "shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; bar.sync 0; atom.shared::cluster.add.u32 Di, [%t0], Ai; atom.shared::cluster.max.s32 Di, [%t0], Ai; bar.sync 0;",
     "barrier.cluster.arrive.aligned; add.s32 Di, Ai, Ai; barrier.cluster.wait.aligned;",
+    "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; mov.u32 %t2, %cluster_ctarank; mov.u32 %t3, %cluster_nctarank; add.u32 %t2, %t2, 1; rem.u32 %t2, %t2, %t3; shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; st.shared.u32 [%t0+2048], Ai; mapa.shared::cluster.u32 %t0, %t0, %t2; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; ld.shared::cluster.u32 Di, [%t0+2048]; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; ",
+    "mov.u32 %t2, %cluster_ctarank; mov.u32 %t3, %cluster_nctarank; add.u32 %t2, %t2, 1; rem.u32 %t2, %t2, %t3; shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; mapa.shared::cluster.u32 %t0, %t0, %t2; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; st.shared::cluster.b32 [%t0+4096], Ai; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; ld.shared.u32 Di, [%sb+4096]; bar.sync 0;",
+    "mov.u32 %t2, %cluster_ctarank; mov.u32 %t3, %cluster_nctarank; add.u32 %t2, %t2, 1; rem.u32 %t2, %t2, %t3; shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; cvt.u64.u32 %tl, %t0; cvta.shared.u64 %tl, %tl; mapa.u64 %tl, %tl, %t2; getctarank.u64 Di, %tl; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; ld.u32 Di, [%tl+1024]; atom.add.u32 Di, [%tl+3072], Ai; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; ",
+    "mov.u32 %t2, %cluster_ctarank; mov.u32 %t3, %cluster_nctarank; add.u32 %t2, %t2, 1; rem.u32 %t2, %t2, %t3; shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; mapa.shared::cluster.u32 %t0, %t0, %t2; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; atom.shared::cluster.min.s32 Di, [%t0+2048], Ai; red.shared::cluster.xor.b32 [%t0+3072], Ai; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; ",
+    "mov.u32 %t2, %cluster_ctarank; mov.u32 %t3, %cluster_nctarank; add.u32 %t2, %t2, 1; rem.u32 %t2, %t2, %t3; mov.u32 %t0, %sb; setp.eq.u32 %q0, %tx, 0; @%q0 mbarrier.init.shared.b64 [%t0+2040], 64; mapa.shared::cluster.u32 %t0, %t0, %t2; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; @%q0 mbarrier.arrive.shared::cluster.b64 _, [%t0+2040]; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; ld.shared.u32 Di, [%sb+2040]; bar.sync 0;",
+];
+
+/// Tensor maps, copies of rows and products by the device. One thread makes them, between barriers.
+pub(crate) const COPIES: &[&str] = &[
+    "@FIRST and.b32 %t0, Ai, 7; and.b32 %t2, Ai, 3; sub.s32 %t2, %t2, 1; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%sb+2048], [%map, {%t0, %t2}], [%sb+2032]; @LAST",
+    "@SHOW and.b32 %t0, Ai, 7; sub.s32 %t0, %t0, 2; cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%tm, {%t0, 1}], [%sb+2048]; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; @LAST",
+    "@SHOW cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%tm, {0, 0}], [%sb+2048]; @LAST",
+    "@SHOW and.b32 %t0, Ai, 3; cp.reduce.async.bulk.tensor.2d.global.shared::cta.xor.tile.bulk_group [%tm, {%t0, 0}], [%sb+2304]; @LAST",
+    "@SHOW cp.reduce.async.bulk.tensor.2d.global.shared::cta.max.tile.bulk_group [%tm, {0, -1}], [%sb+2176]; @LAST",
+    "@FIRST add.s64 %tm, %map, 256; and.b32 %t0, Ai, 3; and.b32 %t2, Ai, 15; sub.s32 %t2, %t2, 4; cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%sb+2048], [%tm, {%t0, %t2, 0}], [%sb+2032], {As}; @LAST",
+    "@FIRST add.s64 %tm, %map, 256; cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group [%tm, {9, 99, 99}], [%sb+2048]; @LAST",
+    "@FIRST and.b32 %t0, Ai, 240; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%sb+2048], [%in+16], %t0, [%sb+2032]; @LAST",
+    "@SHOW mov.b32 {%h, Ds}, Ai; cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%box], [%sb+2048], 512, %h; @LAST",
+    "@SHOW cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%box+1024], [%sb+2048], 256; cp.reduce.async.bulk.global.shared::cta.bulk_group.min.s64 [%box+2048], [%sb+2048], 128; @LAST",
+    "mov.u32 %t2, %cluster_nctarank; bmsk.clamp.b32 %t2, 0, %t2; mov.b32 {%h, Ds}, %t2; @LEAD and.b32 %t0, Ai, 3; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%sb+2048], [%map, {%t0, 0}], [%sb+2032], %h; @TOLD",
+    "mov.u32 %t2, %cluster_nctarank; bmsk.clamp.b32 %t2, 0, %t2; mov.b32 {%h, Ds}, %t2; @LEAD cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%sb+2048], [%in+32], 128, [%sb+2032], %h; @TOLD",
+    "@FIRST and.b32 %t0, Ai, 7; and.b32 %t2, Ai, 31; shl.b32 %t2, %t2, 16; or.b32 %t0, %t0, %t2; and.b32 %t2, Ai, 63; mov.b64 %tm, {%t0, %t2}; @PRODUCT __mica_multiply_f32, %in, %tm, 8, 1, 8, 32; @LAST",
+    "@FIRST and.b32 %t0, Ai, 15; or.b32 %t0, %t0, 0x210000; and.b32 %t2, Ai, 15; mov.b64 %tm, {%t0, %t2}; @PRODUCT __mica_multiply_add_f32, %in, %tm, 1, 16, 9, 36; @LAST",
+];
+
+/// What a program may not do, or might not: it ends with an error, or is right.
+pub(crate) const HOSTILE: &[&str] = &[
+    "@FIRST add.s64 %tm, %map, 384; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%sb+2048], [%tm, {Ai, Ai}], [%sb+2032]; @LAST",
+    "@FIRST add.s64 %tm, %map, 384; and.b32 %t0, Ai, 7; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%sb+2048], [%tm, {%t0, 0}], [%sb+2032]; @LAST",
+    "@FIRST add.s64 %tm, %map, 384; and.b32 %t0, Ai, 7; cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%sb+2048], [%tm, {%t0, Ai, 0}], [%sb+2032], {As}; @LAST",
+    "@FIRST add.s64 %tm, %map, 384; and.b32 %t0, Ai, 7; cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%tm, {%t0, Ai}], [%sb+2048]; @LAST",
+    "@FIRST add.s64 %tm, %map, 384; cp.reduce.async.bulk.tensor.2d.global.shared::cta.or.tile.bulk_group [%tm, {0, 0}], [%sb+5120]; @LAST",
+    "@FIRST add.s64 %tm, %map, 384; cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%sb+5888], [%tm, {Ai}], [%sb+2032]; @LAST",
+    "@LEAD add.s64 %tm, %map, 384; mov.b32 {%h, Ds}, Ai; cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%sb+2048], [%tm, {0, 0}], [%sb+2032], %h; @TOLD",
+    "@FIRST cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%sb+2064], [%map, {0, 0}], [%sb+2032]; @LAST",
+    "@FIRST and.b32 %t0, Ai, 0x1fff0; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%sb+2048], [%in], %t0, [%sb+2032]; @LAST",
+    "@FIRST and.b32 %t0, Ai, 0xfff0; cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u64 [%box], [%sb+2048], %t0; @LAST",
+    "@FIRST @PRODUCT __mica_multiply_f32, %in, Al, 8, 1, 8, 1024; @LAST",
+    "@FIRST mov.b64 %tm, 0x300020003; @PRODUCT __mica_multiply_f32, %in, %tm, Al, 1, 8, 32; @LAST",
+    "@FIRST mov.b64 %tm, 0x300020003; @PRODUCT __mica_multiply_add_f32, %in, %tm, 8, 1, Al, 32; @LAST",
+    "@FIRST mov.b64 %tm, 0x300020003; add.s64 %tl, %in, Al; @PRODUCT __mica_multiply_f32, %tl, %tm, 8, 1, 8, 32; @LAST",
+    "and.b32 %t2, Ai, 3; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; mapa.shared::cluster.u32 %t0, %t0, %t2; ld.shared::cluster.u32 Di, [%t0+2048]; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; ",
+    "and.b32 %t2, Ai, 3; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; cvt.u64.u32 %tl, %t0; cvta.shared.u64 %tl, %tl; mapa.u64 %tl, %tl, %t2; ld.u32 Di, [%tl+2048]; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; ",
+    "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; ld.shared::cluster.u32 Di, [Ai]; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; ",
+];
+
+/// The same of matrices: only where every warp is whole.
+pub(crate) const HOSTILE_MATRIX: &[&str] = &[
+    "bar.sync 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, {Ai, Ai, Ai, Ai}, Al, Ap, 1, 1, 0; bar.sync 0;",
+    "bar.sync 0; wgmma.mma_async.sync.aligned.m64n8k32.s32.u8.u8 {%r0, %r1, %r2, %r3}, Al, Al, Ap; bar.sync 0;",
 ];
 
 /// The one texture, by coordinates that the group shares, that are affine and that vary.
@@ -547,7 +604,8 @@ pub(crate) const CALLS: &[&str] = &[
     "{ .param .b64 pf; .param .b64 px; .param .b32 pr; st.local.b32 [%stack], Ai; mov.u64 %tl, format; st.param.b64 [pf], %tl; mov.u64 %tl, %stack; cvta.local.u64 %tl, %tl; st.param.b64 [px], %tl; call (pr), vprintf, (pf, px); ld.param.b32 Di, [pr]; }",
 ];
 
-/// Everything but matrices.
+/// Everything but matrices and what is hostile.
 pub(crate) const GROUPS: &[&[&str]] = &[
-    INTEGER, INTEGER, FLOAT, BITS, HALF, VIDEO, SELECT, FLOW, WARP, MEMORY, TEXTURE, CALLS, CLUSTER,
+    INTEGER, INTEGER, FLOAT, BITS, HALF, VIDEO, SELECT, FLOW, WARP, MEMORY, TEXTURE, CALLS,
+    CLUSTER, COPIES,
 ];

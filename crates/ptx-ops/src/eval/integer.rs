@@ -14,10 +14,14 @@ fn integer(ty: ScalarType) -> Int {
 
 pub(super) fn evaluate(op: &Op, from: &impl Operands) -> Option<Results> {
     arithmetic(op, from)
+        .or_else(|| products(op, from))
         .or_else(|| bit_fields(op, from))
+        .or_else(|| rearranged(op, from))
         .or_else(|| dots_and_video(op, from))
 }
 
+/// Arithmetic and logic on whole numbers, but for products.
+#[inline]
 fn arithmetic(op: &Op, from: &impl Operands) -> Option<Results> {
     let v = |operand: &Operand| from.value(*operand);
     let (dst, bits) = match op {
@@ -50,6 +54,17 @@ fn arithmetic(op: &Op, from: &impl Operands) -> Option<Results> {
             let flag = if carry.reads { from.carry() } else { *sub };
             return Some(flagged(*dst, *carry, step(integer(*ty), v(a), v(b), flag)));
         }
+        Op::Sad { ty, dst, a, b, c } => (*dst, int::sad(integer(*ty), v(a), v(b), v(c))),
+        _ => return None,
+    };
+    Some(Results::one(dst, bits))
+}
+
+/// Products, and sums of a product and a number.
+#[inline]
+fn products(op: &Op, from: &impl Operands) -> Option<Results> {
+    let v = |operand: &Operand| from.value(*operand);
+    let (dst, bits) = match op {
         Op::Mul {
             mode,
             ty,
@@ -93,12 +108,13 @@ fn arithmetic(op: &Op, from: &impl Operands) -> Option<Results> {
             let bits = int::mad24(ty.is_signed(), *hi, *sat, v(a), v(b), v(c));
             (*dst, bits)
         }
-        Op::Sad { ty, dst, a, b, c } => (*dst, int::sad(integer(*ty), v(a), v(b), v(c))),
         _ => return None,
     };
     Some(Results::one(dst, bits))
 }
 
+/// Single bits and fields of a number.
+#[inline]
 fn bit_fields(op: &Op, from: &impl Operands) -> Option<Results> {
     let v = |operand: &Operand| from.value(*operand);
     let w = |operand: &Operand| from.word(*operand);
@@ -143,6 +159,15 @@ fn bit_fields(op: &Op, from: &impl Operands) -> Option<Results> {
             a,
             pos,
         } => Results::word(*dst, int::szext(ty.is_signed(), !clamp, w(a), w(pos))),
+        _ => return None,
+    })
+}
+
+/// Bits of several numbers, put together anew.
+#[inline]
+fn rearranged(op: &Op, from: &impl Operands) -> Option<Results> {
+    let w = |operand: &Operand| from.word(*operand);
+    Some(match op {
         Op::Shf {
             left,
             clamp,

@@ -345,6 +345,7 @@ fn select(format: Format, modes: MinMax, a: u64, b: u64, smaller: bool) -> u64 {
     }
 }
 
+#[inline(always)]
 fn quiet32(value: f32) -> u64 {
     if value.is_nan() {
         F32.nan()
@@ -366,15 +367,6 @@ pub fn packed2(a: u32, b: u32, op: impl Fn(u64, u64) -> u64) -> u32 {
     let low = op(u64::from(a & 0xffff), u64::from(b & 0xffff)) as u32 & 0xffff;
     let high = op(u64::from(a >> 16), u64::from(b >> 16)) as u32 & 0xffff;
     high << 16 | low
-}
-
-/// Applies a ternary 16-bit operation to both halves of packed `x2` operands.
-pub fn packed3(a: u32, b: u32, c: u32, op: impl Fn(u64, u64, u64) -> u64) -> u32 {
-    let part = |shift: u32| {
-        let take = |x: u32| u64::from(x >> shift & 0xffff);
-        op(take(a), take(b), take(c)) as u32 & 0xffff
-    };
-    part(16) << 16 | part(0)
 }
 
 /// A pattern of any format as `f64`, exactly.

@@ -154,10 +154,24 @@ impl MmaPlan {
         c: &[WarpRegister],
         out: &mut [WarpRegister],
     ) {
+        self.run_rows_by(a, b, c, out, |sum, x, y| sum + x * y);
+    }
+
+    /// The same with this sum of a product of narrow floats, which is exact: `sum + x * y`, rounded once. Inlined, so that a
+    /// caller compiled for wider registers gets code with them.
+    #[inline(always)]
+    pub fn run_rows_by(
+        &self,
+        a: &[WarpRegister],
+        b: &[WarpRegister],
+        c: &[WarpRegister],
+        out: &mut [WarpRegister],
+        step: impl Fn(f64, f64, f64) -> f64,
+    ) {
         let operands = [a, b, c];
         let d = match Format::of(self.a.ty) {
             Some(F64) => self.doubles(operands),
-            Some(_) => self.floats(operands),
+            Some(_) => self.floats(operands, step),
             None => self.integers(operands),
         };
         let (width, count) = (self.d.ty.bits(), self.d.registers as usize);
@@ -183,28 +197,37 @@ impl MmaPlan {
         [part(&self.a, a), part(&self.b, b), part(&self.c, c)]
     }
 
-    /// Narrow floats, each part decoded by code for its own type.
+    /// Narrow floats, each part decoded by code for its own type and width.
+    #[inline(always)]
     fn decoded(&self, fragment: &Fragment, rows: &[WarpRegister]) -> Vec<f64> {
+        let mut out = vec![0.0; (self.groups * fragment.rows * fragment.cols) as usize];
+        let to = &mut out[..];
         match fragment.ty {
-            ScalarType::F16 => gather(fragment, self.groups, rows, half),
-            ScalarType::Bf16 => gather(fragment, self.groups, rows, |bits| {
-                f64::from(f32::from_bits((bits as u32) << 16))
-            }),
-            ScalarType::F32 => gather(fragment, self.groups, rows, |bits| {
-                f64::from(f32::from_bits(bits as u32))
-            }),
+            ScalarType::F16 => scatter::<f64, 2, 16>(fragment, rows, half, to),
+            ScalarType::Bf16 => {
+                let wide = |bits| f64::from(f32::from_bits((bits as u32) << 16));
+                scatter::<f64, 2, 16>(fragment, rows, wide, to);
+            }
+            ScalarType::F32 => {
+                let wide = |bits| f64::from(f32::from_bits(bits as u32));
+                scatter::<f64, 1, 32>(fragment, rows, wide, to);
+            }
             // Only the bits that tf32 has count.
-            ScalarType::Tf32 => gather(fragment, self.groups, rows, |bits| {
-                f64::from(f32::from_bits(bits as u32 & 0xffff_e000))
-            }),
-            ty => gather(fragment, self.groups, rows, |bits| {
-                Format::of(ty).map_or(0.0, |format| to_f64(format, bits))
-            }),
+            ScalarType::Tf32 => {
+                let wide = |bits| f64::from(f32::from_bits(bits as u32 & 0xffff_e000));
+                scatter::<f64, 1, 32>(fragment, rows, wide, to);
+            }
+            ty => {
+                let wide = |bits| Format::of(ty).map_or(0.0, |format| to_f64(format, bits));
+                scatter::<f64, 4, 8>(fragment, rows, wide, to);
+            }
         }
+        out
     }
 
     /// `finish` of each element of C after `step(sum, a, b)` along `k`. A row of D at a time, so that
     /// the sums of a row go side by side.
+    #[inline(always)]
     fn product<T: Copy>(
         &self,
         [a, b, mut sums]: [Vec<T>; 3],
@@ -215,15 +238,9 @@ impl MmaPlan {
         for (row, sums) in sums.chunks_exact_mut(n).enumerate() {
             let left = &a[row * k..][..k];
             let right = &b[row / m * k * n..][..k * n];
-            // Of the usual width, so that the sums of a row stay in registers.
-            if let Ok(sums) = <&mut [T; 8]>::try_from(&mut *sums) {
-                let mut row = *sums;
-                for (&x, right) in left.iter().zip(right.as_chunks::<8>().0) {
-                    for (sum, &y) in row.iter_mut().zip(right) {
-                        *sum = step(*sum, x, y);
-                    }
-                }
-                *sums = row;
+            // Of the usual widths, so that the sums of a row stay in registers.
+            if row_of::<T, 8>(sums, left, right, &step) || row_of::<T, 16>(sums, left, right, &step)
+            {
                 continue;
             }
             for (&x, right) in left.iter().zip(right.chunks_exact(n)) {
@@ -245,13 +262,17 @@ impl MmaPlan {
         )
     }
 
-    fn floats(&self, [a, b, c]: [&[WarpRegister]; 3]) -> Vec<u64> {
+    #[inline(always)]
+    fn floats(
+        &self,
+        [a, b, c]: [&[WarpRegister]; 3],
+        step: impl Fn(f64, f64, f64) -> f64,
+    ) -> Vec<u64> {
         let matrices = [
             self.decoded(&self.a, a),
             self.decoded(&self.b, b),
             self.decoded(&self.c, c),
         ];
-        let step = |sum, x, y| sum + x * y;
         match Format::of(self.d.ty) {
             Some(to) if to != float::F32 => self.product(matrices, step, |sum| from_f64(to, sum)),
             _ => self.product(matrices, step, |sum| from_f64(float::F32, sum)),
@@ -277,6 +298,27 @@ impl MmaPlan {
     }
 }
 
+/// A row of D, if it has so many columns.
+#[inline(always)]
+fn row_of<T: Copy, const N: usize>(
+    sums: &mut [T],
+    left: &[T],
+    right: &[T],
+    step: &impl Fn(T, T, T) -> T,
+) -> bool {
+    let Ok(sums) = <&mut [T; N]>::try_from(sums) else {
+        return false;
+    };
+    let mut row = *sums;
+    for (&x, right) in left.iter().zip(right.as_chunks::<N>().0) {
+        for (sum, &y) in row.iter_mut().zip(right) {
+            *sum = step(*sum, x, y);
+        }
+    }
+    *sums = row;
+    true
+}
+
 /// The elements of a matrix by flat index, decoded.
 fn gather<T: Copy + Default>(
     fragment: &Fragment,
@@ -298,6 +340,7 @@ fn gather<T: Copy + Default>(
 }
 
 /// With `PER` elements of `WIDTH` bits in a register. A row of lanes is decoded at once, then put where it belongs.
+#[inline(always)]
 fn scatter<T: Copy + Default, const PER: usize, const WIDTH: u32>(
     fragment: &Fragment,
     rows: &[WarpRegister],
@@ -322,6 +365,7 @@ fn scatter<T: Copy + Default, const PER: usize, const WIDTH: u32>(
 }
 
 /// An `f16`, as [`to_f64`] has it but for the bits of a NaN, without branches.
+#[inline(always)]
 fn half(bits: u64) -> f64 {
     // 2^(1023 - 15): moves the exponent to where doubles have it, for subnormals too.
     const SCALE: f64 = f64::from_bits((1023 + 1008) << 52);
@@ -331,6 +375,7 @@ fn half(bits: u64) -> f64 {
     f64::from_bits(magnitude.to_bits() | largest | (bits & 0x8000) << 48)
 }
 
+#[inline(always)]
 const fn element_mask(width: u32) -> u64 {
     if width == 64 {
         u64::MAX

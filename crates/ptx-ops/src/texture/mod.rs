@@ -5,8 +5,10 @@
 //! Refuses nothing: coordinates of any value, NaN included, land by the address mode.
 
 mod plane;
+mod simple;
 
-pub use plane::{Plane, Simple};
+pub use plane::Plane;
+pub use simple::{Corners, Row, SAMPLES, Simple};
 
 use crate::float::{F16, from_f64, to_f64};
 use mica_kernel::TextureView;

@@ -4,6 +4,7 @@
 //! [`sample`](super::sample), bit by bit. Refuses (with `None`) layers, cubes, three dimensions and mirrored
 //! coordinates, which [`sample`](super::sample) does.
 
+use super::simple::Simple;
 use super::{Texel, border, component_bytes, component_value, decode};
 use mica_kernel::TextureView;
 use mica_ptx::ast::Geometry;
@@ -88,84 +89,6 @@ pub struct Plane {
     simple: Option<Simple>,
 }
 
-/// A texture with one float a texel, and with coordinates that end at the edges: most textures by far.
-#[derive(Clone, Copy, Debug)]
-pub struct Simple {
-    /// Largest index of each dimension.
-    last: [i64; 2],
-    scale: [f64; 2],
-    row_pitch: u64,
-    dims: usize,
-    is_linear: bool,
-}
-
-impl Simple {
-    /// The component at float coordinates; `read` gets the distance from the first byte.
-    #[inline]
-    pub fn sample(&self, coords: [f32; 2], read: impl Fn(u64) -> u32) -> u32 {
-        let read = |column: i64, row: i64| read(row as u64 * self.row_pitch + column as u64 * 4);
-        match self.is_linear {
-            false => self.point(coords, read),
-            true => self.linear(coords, read),
-        }
-    }
-
-    #[inline]
-    fn point(&self, coords: [f32; 2], read: impl Fn(i64, i64) -> u32) -> u32 {
-        let cell = |i: usize| {
-            let x = f64::from(coords[i]) * self.scale[i];
-            // False for a NaN, which counts as 0.
-            let x = if x > 0.0 { x } else { 0.0 };
-            let last = self.last[i] as f64;
-            whole(if x < last { x } else { last })
-        };
-        read(cell(0), cell(1))
-    }
-
-    #[inline]
-    fn linear(&self, coords: [f32; 2], read: impl Fn(i64, i64) -> u32) -> u32 {
-        // The first of two indexes, and the second's share of 256.
-        let split = |i: usize| {
-            let x = f64::from(coords[i]) * self.scale[i];
-            // A NaN counts as 0, and is at the first texel like everything below.
-            let x = if x > -1.0e9 { x } else { -1.0e9 };
-            let x = if x < 1.0e9 { x } else { 1.0e9 };
-            // Rounded to 8 bits of fraction; a share of 256 is the next index with a share of 0.
-            let steps = whole((x - 0.5) * 256.0 + 0.5);
-            (steps >> 8, f64::from((steps & 255) as i32))
-        };
-        let end = |i: usize, index: i64| index.min(self.last[i]).max(0);
-        let texel = |column, row| f64::from(f32::from_bits(read(column, row)));
-        // Shares are whole numbers, so that products and sums are as exact as with fractions. A corner without a share
-        // counts for nothing, whatever its texel is.
-        let add =
-            |sum: f64, share: f64, texel: f64| sum + if share == 0.0 { 0.0 } else { share * texel };
-        let (x, right) = split(0);
-        let (left, columns) = (256.0 - right, [end(0, x), end(0, x + 1)]);
-        if self.dims == 1 {
-            let sum = add(0.0, left, texel(columns[0], 0));
-            let sum = add(sum, right, texel(columns[1], 0));
-            return ((sum / 256.0) as f32).to_bits();
-        }
-        let (y, down) = split(1);
-        let (up, rows) = (256.0 - down, [end(1, y), end(1, y + 1)]);
-        let sum = add(0.0, left * up, texel(columns[0], rows[0]));
-        let sum = add(sum, right * up, texel(columns[1], rows[0]));
-        let sum = add(sum, left * down, texel(columns[0], rows[1]));
-        let sum = add(sum, right * down, texel(columns[1], rows[1]));
-        ((sum / 65536.0) as f32).to_bits()
-    }
-}
-
-/// A number below 2^51, rounded down. Conversions of the language look for every value that does not fit.
-#[inline]
-fn whole(x: f64) -> i64 {
-    const UNIT: f64 = 6_755_399_441_055_744.0;
-    let shifted = x + UNIT;
-    let near = shifted.to_bits().wrapping_sub(UNIT.to_bits()) as i64;
-    near - i64::from(shifted - UNIT > x)
-}
-
 impl Plane {
     /// `None` for what only [`sample`](super::sample) does.
     pub fn new(view: &TextureView, geom: Geometry) -> Option<Plane> {
@@ -178,27 +101,38 @@ impl Plane {
         let channels = view.channels.clamp(1, 4);
         let axes = [Axis::new(view, 0)?, Axis::new(view, 1)?];
         let ends = |axis: &Axis| !axis.wraps && !axis.has_border;
-        Some(Plane {
+        let plane = Plane {
             view: *view,
-            simple: (view.format == 32 && channels == 1 && axes.iter().all(ends)).then_some(
-                Simple {
-                    last: [
-                        axes[0].size - 1,
-                        if dims == 2 { axes[1].size - 1 } else { 0 },
-                    ],
-                    scale: axes.map(|axis| axis.scale),
-                    row_pitch: view.row_pitch,
-                    dims,
-                    is_linear: view.filter != 0,
-                },
-            ),
+            simple: None,
             axes,
             dims,
             size,
             channels: channels as usize,
             texel: u64::from(size * channels),
             is_float: view.format == 32,
+        };
+        let is_simple = plane.is_float && channels == 1 && axes.iter().all(ends);
+        let is_small = plane
+            .bytes()
+            .is_some_and(|(_, bytes)| bytes <= Simple::MOST_BYTES);
+        Some(Plane {
+            simple: (is_simple && is_small).then(|| plane.as_simple()),
+            ..plane
         })
+    }
+
+    fn as_simple(&self) -> Simple {
+        let last = |i: usize| match i < self.dims {
+            true => (self.axes[i].size - 1) as f64,
+            false => 0.0,
+        };
+        Simple {
+            last: [last(0), last(1)],
+            scale: self.axes.map(|axis| axis.scale),
+            row_pitch: self.view.row_pitch as f64,
+            dims: self.dims,
+            is_linear: self.view.filter != 0,
+        }
     }
 
     /// The first byte of the texture, and how many follow up to the end of its last texel; `None` past any memory.
@@ -210,22 +144,14 @@ impl Plane {
         Some((self.view.base, bytes))
     }
 
+    /// The texture as one with a float a texel, if it is.
+    pub fn simple(&self) -> Option<&Simple> {
+        self.simple.as_ref()
+    }
+
     /// Samples at float coordinates. `read` gets the distance from the first byte, below what [`Plane::bytes`]
     /// says, and how many bytes.
     pub fn sample(&self, coords: [f32; 2], read: impl Fn(u64, u32) -> u64) -> Texel {
-        match self.simple {
-            Some(simple) => [simple.sample(coords, |at| read(at, 4) as u32), 0, 0, 0],
-            None => self.any(coords, read),
-        }
-    }
-
-    /// The texture as one with a float a texel, if it is.
-    pub fn simple(&self) -> Option<Simple> {
-        self.simple
-    }
-
-    /// Every other texture.
-    fn any(&self, coords: [f32; 2], read: impl Fn(u64, u32) -> u64) -> Texel {
         let point = [
             self.axes[0].point(coords[0]),
             if self.dims == 2 {

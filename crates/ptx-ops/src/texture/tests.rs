@@ -136,6 +136,23 @@ fn surfaces_clamp_zero_or_trap() {
     assert_eq!(go(Clamp::Clamp, 100, -3), SurfaceAddress::At(12));
 }
 
+/// Samples as a group of threads does.
+fn sampled_together(
+    simple: &Simple,
+    [x, y]: &[Row<f32>; 2],
+    read: impl Fn(u64) -> u32,
+) -> Row<u32> {
+    if !simple.is_linear {
+        return simple.points(x, y).map(read);
+    }
+    let corners = simple.corners(x, y);
+    let mut texels = [[0; SAMPLES]; 4];
+    for (texels, places) in texels.iter_mut().zip(corners.places).take(corners.count) {
+        *texels = places.map(&read);
+    }
+    corners.blend(&texels)
+}
+
 #[test]
 fn a_plane_gives_what_sample_gives() {
     let mut seed = 1u32;
@@ -149,7 +166,7 @@ fn a_plane_gives_what_sample_gives() {
         let word = (address as u32).wrapping_mul(2_654_435_761) ^ 0x3f80_0000;
         u64::from(word) & crate::typed::mask(8 * bytes)
     };
-    let mut compared = 0;
+    let (mut compared, mut together) = (0, 0);
     for _ in 0..40_000 {
         let format = [1, 2, 3, 8, 9, 10, 16, 32][random() as usize % 8];
         let channels = [1, 2, 4][random() as usize % 3];
@@ -188,6 +205,18 @@ fn a_plane_gives_what_sample_gives() {
             want,
             "{v:?} {geom:?} {coords:?}"
         );
+        if let Some(simple) = plane.simple() {
+            let rows = coords.map(|x| {
+                std::array::from_fn(|i| if i == compared % SAMPLES { x } else { i as f32 })
+            });
+            let got = sampled_together(simple, &rows, |at| read(at, 4) as u32);
+            assert_eq!(
+                got[compared % SAMPLES],
+                want[0],
+                "{v:?} {geom:?} {coords:?}"
+            );
+            together += 1;
+        }
         let index: [i32; 2] = std::array::from_fn(|_| (random() % 16) as i32 - 4);
         let whole = Coordinates::Integer([index[0], index[1], 0]);
         let want = sample(&v, geom, whole, 0, [0; 3], &mut read_any).expect("readable");
@@ -195,4 +224,5 @@ fn a_plane_gives_what_sample_gives() {
         compared += 1;
     }
     assert!(compared > 20_000, "only {compared} compared");
+    assert!(together > 300, "only {together} sampled together");
 }

@@ -115,16 +115,17 @@ def _product(numbers):
 
 
 def _numpy(tensor, dtype=None, copy=None):
-    """The values as an array of NumPy; bfloat16 becomes float32."""
+    """The values as an array of NumPy; bfloat16 becomes float32, int4 int8."""
     import numpy
-    source = tensor.astype("float32") if tensor.dtype == "bfloat16" else tensor
+    whole = {"bfloat16": "float32", "int4": "int8"}.get(tensor.dtype)
+    source = tensor.astype(whole) if whole else tensor
     made = numpy.frombuffer(bytearray(source.tobytes()), dtype=source.dtype).reshape(tensor.shape)
     return made if dtype is None else made.astype(dtype)
 
 
 def _tolist(tensor):
     """The values as nested lists."""
-    source = tensor if tensor.dtype in _CODES else tensor.astype("float32")
+    source = tensor if tensor.dtype in _CODES else tensor.astype("int8" if tensor.dtype == "int4" else "float32")
     flat = _array.array(_CODES[source.dtype], source.tobytes()).tolist()
     for axis in reversed(tensor.shape[1:]):
         flat = [flat[at:at + axis] for at in range(0, len(flat), axis)] if axis else []

@@ -217,8 +217,7 @@ hooks! {
     hook [cuGraphInstantiateWithFlags] => graphs::instantiate;
     hook [cuGraphInstantiate, cuGraphInstantiate_v2] => graphs::instantiate_logging;
     hook [cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz] => graphs::instantiate_with_params;
-    hook [cuGraphLaunch, cuGraphLaunch_ptsz] => graphs::launch;
-    hook [cuGraphUpload, cuGraphUpload_ptsz] => graphs::upload;
+    hook [cuGraphLaunch, cuGraphLaunch_ptsz, cuGraphUpload, cuGraphUpload_ptsz] => graphs::launch;
     hook [cuGraphExecDestroy] => graphs::exec_destroy;
     hook [cuDeviceGraphMemTrim] => graphs::trim;
 

@@ -37,6 +37,7 @@ CUresult cuStreamWaitValue32_v2(Handle, Ptr, unsigned, unsigned), cuStreamWaitVa
 CUresult cuStreamBatchMemOp_v2(Handle, unsigned, void *, unsigned);
 CUresult cuStreamWriteValue32_v2(Handle, Ptr, unsigned, unsigned), cuStreamWriteValue64_v2(Handle, Ptr, unsigned long long, unsigned);
 CUresult cuStreamWaitEvent(Handle, Handle, unsigned), cuLaunchHostFunc(Handle, void (*)(void *), void *);
+CUresult cuLaunchHostFunc_v2(Handle, void (*)(void *), void *, unsigned);
 CUresult cuEventCreate(Handle *, unsigned), cuEventRecord(Handle, Handle), cuEventSynchronize(Handle), cuEventElapsedTime(float *, Handle, Handle), cuEventDestroy_v2(Handle);
 CUresult cuStreamBeginCapture_v2(Handle, int), cuStreamEndCapture(Handle, Handle *), cuGraphGetNodes(Handle, Handle *, size_t *);
 CUresult cuGraphInstantiateWithFlags(Handle *, Handle, unsigned long long), cuGraphLaunch(Handle, Handle), cuGraphExecDestroy(Handle), cuGraphDestroy(Handle);
@@ -275,11 +276,13 @@ static void streams(void) {
     int five = 5;
     for (int i = 0; i < 20; i++) OK(launch_add(p, 1024, 1, stream));
     OK(cuLaunchHostFunc(stream, host_function, &five));
+    IS(cuLaunchHostFunc_v2(stream, host_function, &five, 2), 1);
+    OK(cuLaunchHostFunc_v2(stream, host_function, &five, 1));
     OK(cuEventRecord(b, stream));
     OK(cuStreamWaitEvent(other, b, 0));
     OK(launch_add(p, 1024, 1, other));
     OK(cuStreamSynchronize(other));
-    IS(called, 5);
+    IS(called, 10);
     unsigned h[1024];
     OK(cuMemcpyDtoHAsync_v2(h, p, 4096, other));
     IS(h[1023], 21 * 6);

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{Gpu, Launch, Result, SessionBudget, StreamId};
-use mica_memory::Figures;
 
 use crate::alloc::Maker;
 use crate::backing_store::BackingStore;
@@ -93,11 +92,6 @@ impl SwapGpu {
 
     pub(crate) fn sums(&self) -> Sums {
         self.books().sums()
-    }
-
-    /// Sums over its pool of small allocations.
-    pub fn pool_figures(&self) -> Figures {
-        self.books().pool.figures()
     }
 
     /// Bytes of host memory that it holds for memory that is away, and bytes of them in use.

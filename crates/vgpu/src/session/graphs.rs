@@ -177,15 +177,7 @@ impl Translation<'_> {
         let module = self.tables.modules.get(launch.module)?;
         let kept = self.kept.modules.entry(launch.module);
         kept.or_insert_with(|| Arc::clone(module));
-        Ok(Launch {
-            module: module.id,
-            kernel: launch.kernel,
-            grid: launch.grid,
-            block: launch.block,
-            dynamic_shared: launch.dynamic_shared,
-            cooperative: launch.cooperative,
-            params: &launch.params,
-        })
+        Ok(launch.of(module.id))
     }
 
     fn event(&mut self, handle: u64) -> Result<&Event> {
@@ -382,11 +374,6 @@ impl Session {
         let destroyed = self.gpu.graph_destroy(device.id);
         device.kept.release(&*self.gpu);
         Ok(destroyed?)
-    }
-
-    /// The context of a graph.
-    pub fn context_of_graph(&self, graph: u64) -> Option<u64> {
-        Some(self.read().graphs.get(graph).ok()?.context)
     }
 
     /// Launches a graph in a stream.

@@ -140,15 +140,7 @@ impl Session {
         let tables = self.read();
         let stream = tables.streams.get(stream)?;
         let attributes = known_attributes(&tables, &launch.attributes)?;
-        let launch = Launch {
-            module: tables.modules.get(launch.module)?.id,
-            kernel: launch.kernel,
-            grid: launch.grid,
-            block: launch.block,
-            dynamic_shared: launch.dynamic_shared,
-            cooperative: launch.cooperative,
-            params: &launch.params,
-        };
+        let launch = launch.of(tables.modules.get(launch.module)?.id);
         let launched = self.gpu.launch_with(stream.id, &launch, &attributes);
         self.watch(stream.context, launched)?;
         self.vgpu.counters().launches.fetch_add(1, Relaxed);

@@ -25,8 +25,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    TryLockError,
+    Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
 };
 use std::time::Duration;
 
@@ -52,6 +51,7 @@ use crate::windows::Windows;
 
 /// How often the end of a session looks whether its calls have ended.
 const END_LOOK: Duration = Duration::from_millis(1);
+use crate::vgpu::lock;
 use crate::{Result, VgpuError};
 
 struct Context {
@@ -184,10 +184,6 @@ impl std::fmt::Debug for Session {
             .field("closed", &self.is_closed())
             .finish_non_exhaustive()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn table_full(kind: ObjectKind) -> VgpuError {

@@ -16,7 +16,7 @@ mod streams;
 mod uploads;
 
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use mica_gpu::Share;
 use mica_vgpu::{GraphOp, Session, VgpuError};
@@ -25,6 +25,7 @@ use mica_wire::session::server::SessionPort;
 use mica_wire::session::{Call, Done, Field, Number, Owner, Request, Truth, Violation};
 
 use crate::callbacks::Callbacks;
+use crate::lock;
 use crate::{OutputBuffer, SharedFiles};
 
 /// Why a call has no answer: a refusal, or a reason to end the session.
@@ -89,10 +90,6 @@ pub(crate) struct Dispatcher {
     /// Staging chunks that copies to the device read.
     uploads: uploads::Uploads,
     not_pinned: pinned::NotPinned,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn number(value: u64) -> Result<Number, Failure> {

@@ -13,12 +13,13 @@ mod save;
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use mica_limits::HostLink;
 use mica_vgpu::Session;
 use mica_wire::host::message::ClientMessage;
 
+use crate::lock;
 use crate::serve::SessionThreads;
 use crate::{OutputBuffer, Worker};
 
@@ -32,10 +33,6 @@ pub(crate) struct Saving {
     restored: Mutex<Option<Restored>>,
     /// Who waits for the daemon's word after a session was saved.
     ending: Mutex<Option<Sender<bool>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a thread that saves or restores needs of its worker.

@@ -21,7 +21,7 @@ pub(super) struct Tile {
 
 /// Which instructions compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::run) enum Kind {
     /// Registers of sixteen elements.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -48,7 +48,7 @@ impl Kind {
     }
 
     /// The fastest that this processor has.
-    pub(super) fn of_processor() -> Kind {
+    pub(in crate::run) fn of_processor() -> Kind {
         Kind::all().next().unwrap_or(Kind::Plain)
     }
 
@@ -59,7 +59,7 @@ impl Kind {
             Kind::Avx512 => (12, 32),
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => (6, 16),
-            Kind::Plain => (1, u64::MAX),
+            Kind::Plain => (1, 256),
         }
     }
 

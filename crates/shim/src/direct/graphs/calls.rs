@@ -259,22 +259,10 @@ unsafe fn instantiated(
     status
 }
 
-/// `cuGraphLaunch`.
+/// `cuGraphLaunch` and `cuGraphUpload`.
 pub(crate) unsafe fn launch(
     symbol: Symbol,
     real: function::cuGraphLaunch,
-    exec: Handle,
-    stream: Handle,
-) -> CuStatus {
-    submit(symbol, stream);
-    // SAFETY: the program's arguments.
-    with_memory(exec, || unsafe { real(exec, stream) })
-}
-
-/// `cuGraphUpload`.
-pub(crate) unsafe fn upload(
-    symbol: Symbol,
-    real: function::cuGraphUpload,
     exec: Handle,
     stream: Handle,
 ) -> CuStatus {

@@ -90,6 +90,26 @@ unsafe fn change_edges(
     Ok(())
 }
 
+/// Lists the edges of a graph; how many there was room for.
+unsafe fn put_edges(
+    graph: Handle,
+    from: *mut Handle,
+    to: *mut Handle,
+    count: *mut usize,
+) -> Answer<usize> {
+    // SAFETY: the program's handle, and lists with as much room as it says.
+    unsafe {
+        let (before, after) = edges(graph_of(graph)?);
+        let room = get(count)?;
+        put_list(from, count, &before)?;
+        if !to.is_null() {
+            put(count, room)?;
+            put_list(to, count, &after)?;
+        }
+        Ok(room.min(before.len()))
+    }
+}
+
 unsafe fn zero_edges(data: *mut u64, out: *mut Handle, count: usize) -> Answer {
     if !data.is_null() && !out.is_null() {
         for index in 0..count {
@@ -149,30 +169,12 @@ driver! {
     }
 
     fn get_edges(graph: Handle, from: *mut Handle, to: *mut Handle, count: *mut usize) {
-        let (before, after) = edges(graph_of(graph)?);
-        let room = get(count)?;
-        put_list(from, count, &before)?;
-        if !to.is_null() {
-            put(count, room)?;
-            put_list(to, count, &after)?;
-        }
-        Ok(())
+        put_edges(graph, from, to, count).map(drop)
     }
 
     fn get_edges_v2(graph: Handle, from: *mut Handle, to: *mut Handle, data: *mut u64, count: *mut usize) {
-        let (before, after) = edges(graph_of(graph)?);
-        let room = get(count)?;
-        put_list(from, count, &before)?;
-        if !to.is_null() {
-            put(count, room)?;
-            put_list(to, count, &after)?;
-        }
-        if !data.is_null() {
-            for index in 0..room.min(before.len()) {
-                data.add(index).write(0);
-            }
-        }
-        Ok(())
+        let told = put_edges(graph, from, to, count)?;
+        zero_edges(data, from, told)
     }
 
     fn node_type(node: Handle, out: *mut u32) {

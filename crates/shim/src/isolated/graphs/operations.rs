@@ -4,15 +4,14 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use mica_wire::session::{
-    Copy, EventRecord, Fill, GraphNode, Launch, LaunchAttribute, LaunchWith, Node,
-    SharedHostMemory, StreamCallback, StreamWaitEvent,
+    Copy, EventRecord, Fill, GraphNode, LaunchAttribute, Node, SharedHostMemory, StreamCallback,
+    StreamWaitEvent,
 };
 
 use super::conditionals::Conditional;
 use crate::isolated::context::Context;
 use crate::isolated::copies::{CopyOp, End, Place, copy_on_host};
-use crate::isolated::launch::Shape;
-use crate::isolated::launch::attributes;
+use crate::isolated::launch::{self, Shape};
 use crate::isolated::modules::Function;
 use crate::isolated::state::State;
 use crate::isolated::streams::callbacks;
@@ -153,28 +152,11 @@ impl Lowering<'_> {
 
     fn kernel(&self, kernel: &KernelOp, after: Vec<u32>) -> Answer<GraphNode> {
         let resolved = kernel.function.resolve(self.state, self.context)?;
+        let request = launch::request(0, resolved, &kernel.shape);
         if kernel.attributes.is_empty() {
-            let request = Launch {
-                stream: 0,
-                module: resolved.module,
-                kernel: resolved.kernel,
-                grid: kernel.shape.grid,
-                block: kernel.shape.block,
-                dynamic_shared: kernel.shape.shared,
-                cooperative: kernel.shape.is_cooperative,
-            };
             return Ok(node(after, &request, &kernel.params));
         }
-        let request = LaunchWith {
-            stream: 0,
-            module: resolved.module,
-            kernel: resolved.kernel,
-            grid: kernel.shape.grid,
-            block: kernel.shape.block,
-            dynamic_shared: kernel.shape.shared,
-            attributes: kernel.attributes.len() as u32,
-        };
-        let tail = attributes::encode(&kernel.attributes, &kernel.params);
+        let (request, tail) = launch::with_attributes(&request, &kernel.attributes, &kernel.params);
         Ok(node(after, &request, &tail))
     }
 

@@ -12,9 +12,9 @@ use mica_wire::session::{KernelLayout, Launch, LaunchAttribute, LaunchWith};
 use crate::isolated::capture;
 use crate::isolated::context::Context;
 use crate::isolated::graphs::operations::{KernelOp, Op};
-use crate::isolated::modules::Function;
 use crate::isolated::modules::calls::function_of;
 use crate::isolated::modules::managed_variables;
+use crate::isolated::modules::{Function, Resolved};
 use crate::isolated::state::{State, state};
 use crate::isolated::streams::resolve;
 use crate::isolated::support::{Answer, driver, get, invalid, stream_entries};
@@ -224,58 +224,66 @@ unsafe fn launch<const PT: bool>(
     let attributes = &*attributes::completed(state, function, &shape, attributes)?;
     let layout = function.layout()?;
     if is_captured {
-        return capture::record(
-            stream,
-            Op::Kernel(KernelOp {
-                function,
-                shape,
-                // SAFETY: the program's parameters.
-                params: unsafe { with_params(layout, params, extra, |block| Ok(block.to_vec()))? },
-                attributes: attributes.to_vec(),
-            }),
-        );
+        // SAFETY: the program's parameters.
+        let params = unsafe { with_params(layout, params, extra, |block| Ok(block.to_vec()))? };
+        let kernel = KernelOp {
+            function,
+            shape,
+            params,
+            attributes: attributes.to_vec(),
+        };
+        return capture::record(stream, Op::Kernel(kernel));
     }
     capture::forbid_legacy(stream)?;
     let resolved = function.resolve(state, context)?;
     managed_variables::push(state, context, stream.wire())?;
-    if attributes.is_empty() {
-        let request = Launch {
-            stream: stream.wire(),
-            module: resolved.module,
-            kernel: resolved.kernel,
-            grid: shape.grid,
-            block: shape.block,
-            dynamic_shared: shape.shared,
-            cooperative: shape.is_cooperative,
-        };
-        let post = |block: &[u8]| {
-            state.copied.given(state, block);
-            context.checked(state.client.launch(&request, block))
-        };
-        // SAFETY: the program's parameters.
-        unsafe { with_params(layout, params, extra, post)? };
-    } else {
-        let request = LaunchWith {
-            stream: stream.wire(),
-            module: resolved.module,
-            kernel: resolved.kernel,
-            grid: shape.grid,
-            block: shape.block,
-            dynamic_shared: shape.shared,
-            attributes: attributes.len() as u32,
-        };
-        let post = |block: &[u8]| {
-            state.copied.given(state, block);
-            let tail = attributes::encode(attributes, block);
-            context.checked(state.client.post(&request, &tail))
-        };
-        // SAFETY: the program's parameters.
-        unsafe { with_params(layout, params, extra, post)? };
-    }
+    let request = request(stream.wire(), resolved, &shape);
+    let post = |block: &[u8]| {
+        state.copied.given(state, block);
+        if attributes.is_empty() {
+            return context.checked(state.client.launch(&request, block));
+        }
+        let (request, tail) = with_attributes(&request, attributes, block);
+        context.checked(state.client.post(&request, &tail))
+    };
+    // SAFETY: the program's parameters.
+    unsafe { with_params(layout, params, extra, post)? };
     match is_first {
         true => learn(state, context, function),
         false => Ok(()),
     }
+}
+
+/// The call that launches a function without attributes.
+#[inline]
+pub(crate) fn request(stream: u64, function: &Resolved, shape: &Shape) -> Launch {
+    Launch {
+        stream,
+        module: function.module,
+        kernel: function.kernel,
+        grid: shape.grid,
+        block: shape.block,
+        dynamic_shared: shape.shared,
+        cooperative: shape.is_cooperative,
+    }
+}
+
+/// The call that launches with attributes, and the bytes behind it.
+pub(crate) fn with_attributes(
+    launch: &Launch,
+    attributes: &[LaunchAttribute],
+    block: &[u8],
+) -> (LaunchWith, Vec<u8>) {
+    let request = LaunchWith {
+        stream: launch.stream,
+        module: launch.module,
+        kernel: launch.kernel,
+        grid: launch.grid,
+        block: launch.block,
+        dynamic_shared: launch.dynamic_shared,
+        attributes: attributes.len() as u32,
+    };
+    (request, attributes::encode(attributes, block))
 }
 
 driver! {

@@ -20,6 +20,9 @@ use crate::log;
 
 type Work = Arc<dyn Fn() + Send + Sync>;
 
+/// The last `CUhostTaskSyncMode`: the thread that runs host functions is to spin until one is due.
+const HOST_TASK_SPIN_WAIT: u32 = 1;
+
 /// Functions that the worker may say are due, by number; those of graphs stay.
 static WAITING: Mutex<Option<HashMap<u64, (Work, bool)>>> = Mutex::new(None);
 static STARTED: Once = Once::new();
@@ -117,17 +120,38 @@ fn enqueue(state: &'static State, stream: &'static Stream, work: Work) -> Answer
     context.checked(state.client.post(&request, &[]))
 }
 
+/// `CUhostFn`.
+type HostFunction = unsafe extern "C" fn(*mut c_void);
+
+unsafe fn launch<const PT: bool>(
+    stream: Handle,
+    function: Option<HostFunction>,
+    data: *mut c_void,
+) -> Answer {
+    // SAFETY: the program's handle.
+    let (state, _, stream) = unsafe { resolve::<PT>(stream)? };
+    let Some(function) = function else {
+        return invalid();
+    };
+    let data = data as usize;
+    let op = HostOp { function, data };
+    if stream.capturing.load(Acquire) {
+        return capture::record(stream, Op::Host(op));
+    }
+    enqueue(state, stream, Arc::new(move || op.call()))
+}
+
 driver! {
-    fn launch_host_function<const PT>(stream: Handle, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) {
-        let (state, _, stream) = resolve::<PT>(stream)?;
-        let Some(function) = function else {
+    fn launch_host_function<const PT>(stream: Handle, function: Option<HostFunction>, data: *mut c_void) {
+        launch::<PT>(stream, function, data)
+    }
+
+    // A thread of its own runs all functions, and sleeps between them whatever it is asked to do.
+    fn launch_host_function_v2<const PT>(stream: Handle, function: Option<HostFunction>, data: *mut c_void, wait: u32) {
+        if wait > HOST_TASK_SPIN_WAIT {
             return invalid();
-        };
-        let op = HostOp { function, data: data as usize };
-        if stream.capturing.load(Acquire) {
-            return capture::record(stream, Op::Host(op));
         }
-        enqueue(state, stream, Arc::new(move || op.call()))
+        launch::<PT>(stream, function, data)
     }
 
     fn add_callback<const PT>(handle: Handle, function: Option<StreamFunction>, data: *mut c_void, flags: u32) {
@@ -149,5 +173,6 @@ driver! {
 
 stream_entries! {
     cuLaunchHostFunc, cuLaunchHostFunc_ptsz = launch_host_function;
+    cuLaunchHostFunc_v2, cuLaunchHostFunc_v2_ptsz = launch_host_function_v2;
     cuStreamAddCallback, cuStreamAddCallback_ptsz = add_callback;
 }
