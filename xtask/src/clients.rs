@@ -44,6 +44,13 @@ const CLIENTS: &[Client] = &[
         run: cubecl,
     },
     Client {
+        name: "burn",
+        version: "0.21.0",
+        what: "Rust; tensors, fused kernels, products and gradients on cubecl",
+        in_ci: false,
+        run: burn,
+    },
+    Client {
         name: "numba",
         version: "0.61.2",
         what: "Python; its own driver binding, cuLink, cooperative grids",
@@ -156,9 +163,31 @@ fn cudarc() -> Result<Output> {
 fn cubecl() -> Result<Output> {
     let program = built("cubecl")?;
     let site = Environment::with("cubecl", &[NVRTC, CUDART])?.site()?;
+    on_cubecl(&program, &site, &site.join("nvidia/cuda_runtime"))
+}
+
+/// Its products use matrix instructions, whose headers are in the compiler's package.
+fn burn() -> Result<Output> {
+    let program = built("burn")?;
+    let site = Environment::with("burn", &[NVRTC, CUDART, NVVM])?.site()?;
+    let home = target().join("clients/burn-home");
+    let include = home.join("include");
+    std::fs::create_dir_all(&include)?;
+    for package in ["cuda_runtime", "cuda_nvcc"] {
+        for entry in std::fs::read_dir(site.join("nvidia").join(package).join("include"))? {
+            let entry = entry?;
+            let link = include.join(entry.file_name());
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(entry.path(), link)?;
+        }
+    }
+    on_cubecl(&program, &site, &home)
+}
+
+fn on_cubecl(program: &Path, site: &Path, home: &Path) -> Result<Output> {
     suite::in_virtual_gpu()
         .arg(program)
-        .env("CUDA_PATH", site.join("nvidia/cuda_runtime"))
+        .env("CUDA_PATH", home)
         .env("LD_LIBRARY_PATH", site.join("nvidia/cuda_nvrtc/lib"))
         .output()
         .context("mica cannot start")
