@@ -353,3 +353,21 @@ KERNEL right_turns_in_global_memory(int *a, int *b, int *freed, int n) {
     while (*turn != threadIdx.x) {}
     *turn = threadIdx.x + 1;
 }
+
+// expect: none
+// launch: grid 4 block 32
+KERNEL right_counter_that_is_reset(int *a, int *b, int *freed, int n) {
+    if (threadIdx.x == 0) {
+        __threadfence();
+        if (atomicAdd(a + 250, 1) == 250 + 3) a[250] = 250;
+    }
+}
+
+// expect: racecheck/write-after-write
+// launch: grid 4 block 32
+KERNEL counter_reset_by_the_first(int *a, int *b, int *freed, int n) {
+    if (threadIdx.x == 0) {
+        __threadfence();
+        if (atomicAdd(a + 250, 1) == 250) a[250] = 250; // <-
+    }
+}

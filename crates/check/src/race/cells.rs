@@ -138,7 +138,16 @@ impl Cell {
                 volatile: earlier.what & mark.what & flag::VOLATILE != 0,
             });
         };
-        self.writes.iter().for_each(|w| look(*w, AccessKind::Write));
+        let [newest, older] = self.writes;
+        look(newest, AccessKind::Write);
+        // Atomic operations on one word come one after the other, so a write of who has made the newest comes after the
+        // older one: the last block resets the counter that all blocks have counted with.
+        let is_reset = seen.kind == AccessKind::Write
+            && newest.same_thread(mark)
+            && newest.what & older.what & flag::ATOMIC != 0;
+        if !is_reset {
+            look(older, AccessKind::Write);
+        }
         if seen.kind == AccessKind::Read {
             keep(&mut self.reads, mark, clocks, seen.thread);
             return hit;
@@ -330,6 +339,21 @@ mod tests {
             assert_eq!(cell.access(&write, &clocks), None);
             let other = seen(&clocks, 1, kind, order);
             assert_eq!(cell.access(&other, &clocks).is_some(), races, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn who_counted_last_may_reset_the_counter() {
+        let clocks = Clocks::new(0, 64);
+        let count = |thread| seen(&clocks, thread, AccessKind::Atomic, order::STRONG);
+        let reset = |thread| seen(&clocks, thread, AccessKind::Write, 0);
+        for (last, resets, races) in [(2, 2, false), (2, 1, true), (2, 3, true)] {
+            let mut cell = Cell::default();
+            for thread in [0, 1, last] {
+                assert_eq!(cell.access(&count(thread), &clocks), None);
+            }
+            let hit = cell.access(&reset(resets), &clocks);
+            assert_eq!(hit.is_some(), races, "thread {resets} resets it");
         }
     }
 }
