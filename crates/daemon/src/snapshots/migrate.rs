@@ -1,18 +1,45 @@
 //! Virtual GPUs that move to another GPU, by way of a snapshot.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mica_control::api::{ApiError, Severity};
+use mica_wire::host::message::Role;
 
 use super::{Busy, FILE_WITHIN, LOOK_EVERY, WORKER_ENDED, refused};
 use crate::daemon::Daemon;
 use crate::gpu_thread::Change;
 use crate::placement::error;
 use crate::registry::Registry;
+use crate::watched::Watched;
+
+/// Besides the memory of a virtual GPU its file has the session's objects, of which there are at most so many bytes.
+const MOST_OBJECTS: u64 = 2 << 30;
+/// How often it is looked how large the file has become.
+const SIZED_EVERY: Duration = Duration::from_millis(100);
+
+/// Looks after a file until it is dropped.
+struct Watch(tokio::task::JoinHandle<()>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 impl Registry {
+    /// Ends the workers of a virtual GPU.
+    fn kill_workers(&self, name: &str) {
+        let Ok(vgpu) = self.vgpu(name) else { return };
+        let members = vgpu.clients.iter().filter_map(|id| self.clients.get(id));
+        let workers = members.filter(|client| client.role == Role::Worker);
+        workers
+            .filter_map(|worker| worker.process.as_ref())
+            .for_each(Watched::kill);
+    }
+
     /// Reserves a place for a virtual GPU on another GPU, besides the one that it has; the number of the GPU that it is on. One
     /// whose move has failed and that `is_kept` may stay where it is.
     fn reserve_place(&mut self, name: &str, gpu: u32, is_kept: bool) -> Result<u32, ApiError> {
@@ -98,6 +125,7 @@ impl Daemon {
             error("state", text, Some("its program goes on".into()))
         };
         let file = self.kept.begin(name).map_err(unmoved)?;
+        let _watch = self.watch_size(name, &file).map_err(unmoved)?;
         let parked = self.park(busy, &file, || self.kept.finish(name)).await;
         let Err(why) = parked else { return Ok(()) };
         if why.reason != WORKER_ENDED {
@@ -110,6 +138,34 @@ impl Daemon {
             "if its program waits (`mica ls`), let it go on with: mica migrate {name} --gpu GPU"
         );
         Err(error(WORKER_ENDED, why.error, Some(hint)))
+    }
+
+    /// Ends a worker that writes more to its file than its virtual GPU can have: it is a tenant's.
+    fn watch_size(self: &Arc<Self>, name: &str, file: &OwnedFd) -> Result<Watch, String> {
+        let file = File::from(file.try_clone().map_err(|error| error.to_string())?);
+        let limit = self
+            .registry()
+            .vgpu(name)
+            .map(|vgpu| vgpu.ledger.limit_bytes());
+        let most = limit.unwrap_or_default().saturating_add(MOST_OBJECTS);
+        let (daemon, name) = (self.clone(), name.to_owned());
+        let watch = async move {
+            loop {
+                tokio::time::sleep(SIZED_EVERY).await;
+                let bytes = file.metadata().map_or(0, |file| file.len());
+                if bytes <= most {
+                    continue;
+                }
+                daemon.registry().kill_workers(&name);
+                let text = format!(
+                    "the worker of {name} was ended: it wrote {bytes} bytes to a file that can have {most}"
+                );
+                let (severity, kind) = (Severity::Warning, "worker_ended");
+                daemon.events.add(severity, kind, Some(&name), None, text);
+                return;
+            }
+        };
+        Ok(Watch(tokio::spawn(watch)))
     }
 
     /// Has a virtual GPU that is in a snapshot belong to another GPU.
