@@ -39,19 +39,36 @@ fn other_gpu(world: &World) -> u64 {
     1 - world.shown("train")["gpu"].as_u64().unwrap()
 }
 
-/// Types what a person types whose program does not go on, until it does.
-fn let_go_on(world: &World, program: &mut Child, before: Option<u32>, round: u64) {
+/// Types what a person types whose program waits.
+fn type_again(world: &World, round: u64) {
+    if world.state("train") == "snapshotted" {
+        let moved = world.run("migrate train --gpu 0");
+        let why = String::from_utf8_lossy(&moved.stderr);
+        assert!(!why.contains("mica restore"), "round {round}: {why}");
+    }
+}
+
+/// Waits until a program that somebody may have parked has made another step.
+fn let_go_on(world: &World, program: &mut Child, round: u64) {
     let began = Instant::now();
-    while world.is_running(program) && world.step() <= before {
-        if world.state("train") == "snapshotted" {
-            let moved = world.run("migrate train --gpu 0");
-            let why = String::from_utf8_lossy(&moved.stderr);
-            assert!(!why.contains("mica restore"), "round {round}: {why}");
-        }
+    let stands = world.step();
+    // What was done before the death is no step of a program that goes on.
+    while world.is_running(program) && world.step() <= stands {
+        type_again(world, round);
         let is_late = began.elapsed() > Duration::from_secs(60);
         assert!(!is_late, "round {round}: {}", world.mica("events --json"));
     }
-    world.goes_on_after(before, program, round);
+    world.goes_on_after(stands, program, round);
+}
+
+/// Tells the program to do no more steps. A move that somebody asked for before may come to its end only now.
+fn end_in_order(world: &World, program: &mut Child) {
+    std::fs::write(world.home.path().join("enough"), "").unwrap();
+    world.until(|| {
+        type_again(world, u64::MAX);
+        !world.is_running(program)
+    });
+    world.end_in_order(program);
 }
 
 fn signal(pid: &str, name: &str) {
@@ -135,7 +152,7 @@ fn killed_at_any_moment(dies: Dies) {
     for round in 0..ROUNDS {
         break_workers(&world, round % 2 == 1);
         let to = other_gpu(&world).to_string();
-        let (daemon, before) = (world.daemon(), world.step());
+        let daemon = world.daemon();
         let mut command = world.spawn(&["migrate", "train", "--gpu", &to]);
         std::thread::sleep(Duration::from_millis(round * 5));
         if dies != Dies::Daemon {
@@ -146,9 +163,9 @@ fn killed_at_any_moment(dies: Dies) {
         }
         break_workers(&world, false);
         command.wait().unwrap();
-        let_go_on(&world, &mut program, before, round);
+        let_go_on(&world, &mut program, round);
     }
-    world.end_in_order(&mut program);
+    end_in_order(&world, &mut program);
 }
 
 #[test]
