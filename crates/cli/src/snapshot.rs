@@ -77,13 +77,16 @@ pub(crate) fn snapshot(args: &SnapshotArgs) -> Result<()> {
     Ok(())
 }
 
-/// Has a virtual GPU saved. A daemon that ends meanwhile may have had the worker end: the file, once whole, is the only copy then,
-/// and the answer is why nothing more is known. After an error there is nothing in the file that anybody needs.
+/// Has a virtual GPU saved. A daemon that ends meanwhile may have had the worker end, or the worker itself was killed: the file, once
+/// whole, is the only copy then, and the answer is why nothing more is known. After an error there is nothing in the file that
+/// anybody needs.
 fn save(client: &ControlClient, created: &Created, file: &File) -> Result<Option<anyhow::Error>> {
     let (_lent, name) = lent(created, file)?;
     match client.snapshot(&created.name, &name) {
         Ok(_) => Ok(None),
-        Err(error @ ControlError::Refused(_)) => Err(explain(error)),
+        Err(error @ ControlError::Refused(_)) if error.reason() != Some("worker_ended") => {
+            Err(explain(error))
+        }
         // Its head is written last. A worker that has not come to it goes on with its program.
         Err(error) => match Snapshot::open(file) {
             Err(SnapshotError::NotASnapshot(_)) => Err(explain(error)),
@@ -155,7 +158,7 @@ fn read(path: &Path, file: &File) -> Result<Manifest> {
 }
 
 /// Lends the daemon a file for a request; the request names it so.
-pub(crate) fn lent(created: &Created, file: &File) -> Result<(LentFile, SnapshotFile)> {
+fn lent(created: &Created, file: &File) -> Result<(LentFile, SnapshotFile)> {
     let mut name = [0; 16];
     let mut random = File::open("/dev/urandom").context("/dev/urandom cannot be read")?;
     random
@@ -172,7 +175,7 @@ pub(crate) fn lent(created: &Created, file: &File) -> Result<(LentFile, Snapshot
 }
 
 /// Has the name outlive the machine, as far as the file system can.
-pub(crate) fn sync_folder(target: &Path) {
+fn sync_folder(target: &Path) {
     let folder = target
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());

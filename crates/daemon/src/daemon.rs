@@ -21,7 +21,7 @@ use crate::history::History;
 use crate::host::HostThread;
 use crate::maps::Maps;
 use crate::registry::Registry;
-use crate::snapshots::{LentFiles, SnapshotAnswers};
+use crate::snapshots::{Kept, LentFiles, SnapshotAnswers};
 use crate::store::{self, Outlives, StoreError, Stored};
 use crate::web::Web;
 
@@ -102,6 +102,8 @@ pub(crate) struct Daemon {
     /// Workers' answers about snapshots.
     pub(crate) snapshots: SnapshotAnswers,
     pub(crate) lent_files: LentFiles,
+    /// Files of virtual GPUs that move.
+    pub(crate) kept: Kept,
     /// Workers that were killed and have not ended yet.
     pub(crate) endings: Endings,
     pub(crate) cgroups: Cgroups,
@@ -127,6 +129,7 @@ impl Daemon {
         history: History,
     ) -> std::io::Result<Self> {
         let web = Web::new(&paths);
+        let kept = Kept::beside(&paths.state_dir);
         Ok(Self {
             paths,
             config_file,
@@ -137,6 +140,7 @@ impl Daemon {
             maps: Maps::default(),
             snapshots: SnapshotAnswers::default(),
             lent_files: LentFiles::default(),
+            kept,
             endings: Endings::default(),
             cgroups: Cgroups::find(&registry.config.workers),
             history,

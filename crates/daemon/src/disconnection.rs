@@ -53,8 +53,9 @@ impl Daemon {
             }
             let served = |p: &&Watched| Some((p.pid, p.start)) == client.serves;
             let program = vgpu.programs.iter().find(served);
-            // One that was parked waits for another worker, and has lost nothing.
-            if vgpu.parked.is_some() {
+            // One that was parked waits for another worker, and has lost nothing; of one that was being saved, whoever saves it
+            // tells.
+            if vgpu.parked.is_some() || vgpu.is_moving {
                 return;
             }
             program.is_some_and(Watched::alive)

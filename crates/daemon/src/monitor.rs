@@ -52,6 +52,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
             #[cfg(feature = "otel")]
             exporter.check(daemon);
             daemon.cgroups.sweep();
+            daemon.sweep_kept();
             if daemon.on_demand {
                 crate::log::cut_own(&daemon.paths.log_file());
             }

@@ -107,3 +107,38 @@ fn what_cannot_run_is_refused_by_name_and_line() {
     let external = format!("{HEAD}.extern .global .u32 elsewhere;\n.visible .entry k() {{ ret; }}");
     assert!(matches!(refusal(&external), UnsupportedError::Layout(_)));
 }
+
+/// Calls without memory cost none of the stack, and all blocks of a cluster are kept at a time.
+#[test]
+fn all_blocks_of_a_cluster_have_the_frames_and_registers_of_one() {
+    let text = format!(
+        "{HEAD}
+.global .u32 count;
+.func deeper()
+{{
+.reg .u32 %r<41>;
+atom.global.add.u32 %r1, [count], 1;
+call deeper;
+add.u32 %r40, %r1, 1;
+ret;
+}}
+.visible .entry k() {{ call deeper; ret; }}
+"
+    );
+    let depth = |cluster: u32| {
+        let mut device = Device::interpreter(&text);
+        device.cluster = cluster;
+        let (outcome, fault) = device.launch("k", dim(cluster), dim(1), 0, Params::default());
+        assert_eq!((outcome, fault.kind), (BlockOutcome::Faulted, 719));
+        device.read(device.global("count"), 1)[0]
+    };
+    // The blocks take turns, and the first one that has no more room ends the cluster.
+    let alone = depth(1);
+    for cluster in [2, 16] {
+        let all = depth(cluster);
+        assert!(
+            all <= alone,
+            "{all} frames in {cluster} blocks, {alone} in one"
+        );
+    }
+}

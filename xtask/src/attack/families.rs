@@ -128,6 +128,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("vgpu", "limits"),
             whole("backend-software", "limits"),
             whole("backend-software", "children"),
+            whole("ptx-jit", "long_instructions"),
             whole("backend-software", "transfers"),
             whole("worker", "budgets"),
             whole("worker", "compiling"),

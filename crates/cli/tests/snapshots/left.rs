@@ -1,4 +1,5 @@
-//! A program that can go on on neither GPU after a migration: what it had on its GPU is in a file.
+//! Programs that move to another GPU, or can go on on neither: what they had on their GPU is in a file of the daemon's, whoever
+//! dies meanwhile.
 
 use super::*;
 
@@ -23,84 +24,206 @@ fn break_workers(world: &World, broken: bool) {
     let file = world.home.path().join("broken");
     match broken {
         true => std::fs::write(file, "").unwrap(),
-        false => std::fs::remove_file(file).unwrap(),
+        false => drop(std::fs::remove_file(file)),
     }
 }
 
+/// The file that the daemon keeps of a virtual GPU that moves, and the one that is being written.
+fn kept(world: &World) -> [PathBuf; 2] {
+    let folder = world.home.path().join("state/moving");
+    ["train.snap", "train.new"].map(|name| folder.join(name))
+}
+
+/// The GPU that a virtual GPU is not on.
+fn other_gpu(world: &World) -> u64 {
+    1 - world.shown("train")["gpu"].as_u64().unwrap()
+}
+
+/// Types what a person types whose program waits.
+fn type_again(world: &World, round: u64) {
+    if world.state("train") == "snapshotted" {
+        let moved = world.run("migrate train --gpu 0");
+        let why = String::from_utf8_lossy(&moved.stderr);
+        assert!(!why.contains("mica restore"), "round {round}: {why}");
+    }
+}
+
+/// Waits until a program that somebody may have parked has made another step.
+fn let_go_on(world: &World, program: &mut Child, round: u64) {
+    let began = Instant::now();
+    let stands = world.step();
+    // What was done before the death is no step of a program that goes on.
+    while world.is_running(program) && world.step() <= stands {
+        type_again(world, round);
+        let is_late = began.elapsed() > Duration::from_secs(60);
+        assert!(!is_late, "round {round}: {}", world.mica("events --json"));
+    }
+    world.goes_on_after(stands, program, round);
+}
+
+/// Tells the program to do no more steps. A move that somebody asked for before may come to its end only now.
+fn end_in_order(world: &World, program: &mut Child) {
+    std::fs::write(world.home.path().join("enough"), "").unwrap();
+    world.until(|| {
+        type_again(world, u64::MAX);
+        !world.is_running(program)
+    });
+    world.end_in_order(program);
+}
+
+fn signal(pid: &str, name: &str) {
+    let sent = Command::new("kill").args([name, pid]).status().unwrap();
+    assert!(sent.success());
+}
+
 #[test]
-fn a_migration_that_no_gpu_takes_leaves_a_file_and_says_what_to_type() {
+fn a_migration_that_no_gpu_takes_is_kept_and_says_what_to_type() {
     let world = world();
     let mut program = world.program_of("train", ENDLESS);
     world.until_step(2);
-    for (round, name) in ["train.snap", "train-2.snap"].into_iter().enumerate() {
-        let file = std::fs::canonicalize(world.home.path()).unwrap().join(name);
+    let [file, begun] = kept(&world);
+    for (round, gpu) in [1, 0, 0].into_iter().enumerate() {
         break_workers(&world, true);
-        let said = world.refused("migrate train --gpu 1");
-        assert!(said.contains("neither GPU"), "{said}");
-        let hint = format!("mica restore {}", file.display());
-        assert!(said.contains(&hint), "{said}");
+        let to = other_gpu(&world);
+        let said = world.refused(&format!("migrate train --gpu {to}"));
+        let hint = format!("mica migrate train --gpu {to}");
+        assert!(
+            said.contains("could not go on") && said.contains(&hint),
+            "{said}"
+        );
         assert_eq!(mode_of(&file), 0o600);
+        assert!(!begun.exists());
         assert_eq!(world.state("train"), "snapshotted");
+        world.kill_daemon();
+        assert_eq!(world.state("train"), "snapshotted");
+        let said = world.refused("snapshot train own.snap");
+        assert!(said.contains("in a snapshot already"), "{said}");
+        // Again, and on the one that it is on.
+        let from = 1 - to;
+        let said = world.refused(&format!("migrate train --gpu {from}"));
+        assert!(said.contains("could not go on"), "{said}");
         assert!(world.is_running(&mut program));
         break_workers(&world, false);
         let step = world.step();
-        world.mica(&hint["mica ".len()..]);
+        world.mica(&format!("migrate train --gpu {gpu}"));
         world.goes_on_after(step, &mut program, round as u64);
-        assert_eq!(world.shown("train")["gpu"], 0);
+        assert_eq!(world.shown("train")["gpu"], gpu);
     }
     world.end_in_order(&mut program);
+    world.mica("rm --force train");
+    world.until(|| !file.exists());
 }
 
 #[test]
-fn the_file_of_a_migration_is_left_elsewhere_where_the_folder_has_no_room() {
+fn a_migration_for_which_the_disk_has_no_room_leaves_the_program_where_it_is() {
     let world = world();
     let mut program = world.program_of("train", ENDLESS);
     world.until_step(2);
-    break_workers(&world, true);
-    let elsewhere = world.home.path().join("tmp");
-    std::fs::create_dir(&elsewhere).unwrap();
-    // Nobody makes a file here, not root either.
-    let mut migrate = world.command(&["migrate", "train", "--gpu", "1"]);
-    migrate.current_dir("/proc").env("TMPDIR", &elsewhere);
-    let said = migrate.output().unwrap();
-    assert_eq!(said.status.code(), Some(1), "{said:?}");
-    let said = String::from_utf8(said.stderr).unwrap();
-    let file = elsewhere.join("train.snap");
-    assert!(said.contains(&file.display().to_string()), "{said}");
-    break_workers(&world, false);
+    // Nothing can be made below a file.
+    let folder = world.home.path().join("state/moving");
+    std::fs::write(&folder, "").unwrap();
+    let said = world.refused("migrate train --gpu 1");
+    assert!(
+        said.contains("was not moved") && said.contains("goes on"),
+        "{said}"
+    );
+    assert_eq!(world.state("train"), "active");
     let step = world.step();
-    world.mica(&format!("restore {}", file.display()));
     world.goes_on_after(step, &mut program, 0);
+    std::fs::remove_file(&folder).unwrap();
+    world.mica("migrate train --gpu 1");
+    world.end_in_order(&mut program);
+}
+
+/// Who dies while a virtual GPU moves.
+#[derive(Clone, Copy, PartialEq)]
+enum Dies {
+    Command,
+    Daemon,
+    Both,
+}
+
+/// Moves a program time and again, also where no GPU takes it, and kills whom it is about a little later each time.
+fn killed_at_any_moment(dies: Dies) {
+    const ROUNDS: u64 = 16;
+    let world = world();
+    let mut program = world.program_of("train", ENDLESS);
+    world.until_step(2);
+    for round in 0..ROUNDS {
+        break_workers(&world, round % 2 == 1);
+        let to = other_gpu(&world).to_string();
+        let daemon = world.daemon();
+        let mut command = world.spawn(&["migrate", "train", "--gpu", &to]);
+        std::thread::sleep(Duration::from_millis(round * 5));
+        if dies != Dies::Daemon {
+            kill(&command.id().to_string());
+        }
+        if dies != Dies::Command {
+            kill(&daemon);
+        }
+        break_workers(&world, false);
+        command.wait().unwrap();
+        let_go_on(&world, &mut program, round);
+    }
+    end_in_order(&world, &mut program);
+}
+
+#[test]
+fn whoever_moves_a_virtual_gpu_may_be_killed_at_any_moment() {
+    killed_at_any_moment(Dies::Command);
+}
+
+#[test]
+fn a_daemon_that_is_killed_at_any_moment_of_a_migration_costs_the_program_nothing() {
+    killed_at_any_moment(Dies::Daemon);
+}
+
+#[test]
+fn a_daemon_and_whoever_moves_a_virtual_gpu_may_be_killed_together() {
+    killed_at_any_moment(Dies::Both);
+}
+
+/// A worker that has written all is killed before the daemon has heard of it, which has it end.
+fn worker_is_killed_before_its_word(words: &[&str], file: &dyn Fn(&World) -> PathBuf) {
+    let world = world();
+    let mut program = world.program_of("train", ENDLESS);
+    world.until_step(2);
+    let worker = world.shown("train")["processes"][0]["worker_pid"].to_string();
+    let (daemon, before) = (world.daemon(), world.step());
+    let mut command = world.spawn(words);
+    let file = file(&world);
+    world.until(|| std::fs::metadata(&file).is_ok_and(|file| file.len() > 0));
+    signal(&daemon, "-STOP");
+    let is_whole = || {
+        std::fs::File::open(&file).is_ok_and(|file| mica_snapshot::Snapshot::open(&file).is_ok())
+    };
+    world.until(is_whole);
+    // It tells its program and the daemon.
+    std::thread::sleep(Duration::from_millis(300));
+    kill(&worker);
+    signal(&daemon, "-CONT");
+    assert!(command.wait().unwrap().success());
+    if words[0] == "snapshot" {
+        assert_eq!(world.state("train"), "snapshotted");
+        world.mica(&format!("restore {}", file.display()));
+    }
+    world.goes_on_after(before, &mut program, 0);
     world.end_in_order(&mut program);
 }
 
 #[test]
-fn the_file_of_a_migration_stays_in_memory_until_a_disk_has_room() {
-    let world = world();
-    let mut program = world.program_of("train", ENDLESS);
-    world.until_step(2);
-    break_workers(&world, true);
-    let elsewhere = world.home.path().join("tmp");
-    let mut migrate = world.command(&["migrate", "train", "--gpu", "1"]);
-    migrate
-        .current_dir("/proc")
-        .env("TMPDIR", &elsewhere)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    let migrate = migrate.spawn().unwrap();
-    world.until(|| world.state("train") == "snapshotted");
-    // Until it has tried in vain.
-    std::thread::sleep(Duration::from_secs(1));
-    std::fs::create_dir(&elsewhere).unwrap();
-    let said = migrate.wait_with_output().unwrap();
-    let said = String::from_utf8(said.stderr).unwrap();
-    assert!(said.contains("do not end it"), "{said}");
-    break_workers(&world, false);
-    world.mica(&format!(
-        "restore {}",
-        elsewhere.join("train.snap").display()
-    ));
-    world.end_in_order(&mut program);
+fn a_worker_may_be_killed_as_soon_as_its_snapshot_is_whole() {
+    worker_is_killed_before_its_word(&["snapshot", "train", "a.snap"], &|world| {
+        world.home.path().join("a.snap")
+    });
+}
+
+#[test]
+fn a_worker_may_be_killed_as_soon_as_what_it_moves_is_whole() {
+    worker_is_killed_before_its_word(&["migrate", "train", "--gpu", "1"], &|world| {
+        let [_, begun] = kept(world);
+        begun
+    });
 }
 
 #[test]
@@ -108,6 +231,9 @@ fn a_program_that_is_in_a_snapshot_goes_on_on_the_gpu_that_it_was_moved_to() {
     let world = world();
     let mut program = world.program_of("train", ENDLESS);
     world.until_step(2);
+    // What it leaves behind is of no use for the snapshot.
+    world.mica("migrate train --gpu 1");
+    world.mica("migrate train --gpu 0");
     world.mica("snapshot train a.snap");
     let said = world.mica("migrate train --gpu 1");
     assert!(

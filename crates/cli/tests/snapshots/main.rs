@@ -485,7 +485,7 @@ fn a_program_goes_on_on_another_gpu_and_stays_where_it_is_if_it_does_not_fit_the
             .refused("migrate train --gpu 1")
             .contains("no program uses train")
     );
-    let mut program = world.program("train");
+    let mut program = world.program_of("train", ENDLESS);
     world.until_step(3);
     for gpu in [1, 0, 1] {
         let said = world.mica(&format!("migrate train --gpu {gpu}"));
@@ -508,8 +508,7 @@ fn a_program_goes_on_on_another_gpu_and_stays_where_it_is_if_it_does_not_fit_the
     world.mica("create large -m 250MiB --gpu 0");
     let said = world.refused("migrate train --gpu 0");
     assert!(said.contains("unreserved on GPU 0"), "{said}");
-    assert!(program.wait().unwrap().success());
-    assert_eq!(std::fs::read_to_string(world.progress()).unwrap(), "right");
+    world.end_in_order(&mut program);
 }
 
 #[test]

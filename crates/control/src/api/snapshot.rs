@@ -11,13 +11,11 @@ pub struct SnapshotFile {
     pub file: String,
 }
 
-/// Where a virtual GPU goes, and by way of what.
+/// Where a virtual GPU goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Migration {
     /// Index of the other GPU.
     pub gpu: u32,
-    /// The name that an empty file was lent under: 32 hexadecimal digits.
-    pub file: String,
 }

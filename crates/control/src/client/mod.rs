@@ -185,9 +185,10 @@ impl ControlClient {
         self.json("POST", &vgpu_path(name, "/snapshot"), Some(file))
     }
 
-    /// Moves it to another GPU by way of a file that was lent to the daemon; its program waits meanwhile.
-    pub fn migrate(&self, name: &str, migration: &Migration) -> Result<VgpuInfo, ControlError> {
-        self.json("POST", &vgpu_path(name, "/migrate"), Some(migration))
+    /// Moves it to another GPU; its program waits meanwhile. One that waits since an earlier move goes on.
+    pub fn migrate(&self, name: &str, gpu: u32) -> Result<VgpuInfo, ControlError> {
+        let migration = Migration { gpu };
+        self.json("POST", &vgpu_path(name, "/migrate"), Some(&migration))
     }
 
     /// Restores it from a file that was lent to the daemon under this name; its program goes on.

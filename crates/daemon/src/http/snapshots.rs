@@ -25,19 +25,17 @@ fn file_name(text: &str) -> Result<[u8; 16], ApiError> {
     }
 }
 
-/// Does something with a virtual GPU and a lent file to the end, even if whoever asked does not wait for it.
-async fn with_lent_file<F>(
+/// Does something with a virtual GPU to the end, even if whoever asked does not wait for it.
+async fn to_the_end<F>(
     Caller { daemon, peer }: Caller,
     name: &str,
-    file: &str,
-    work: impl FnOnce(Arc<Daemon>, String, [u8; 16]) -> F,
+    work: impl FnOnce(Arc<Daemon>, String) -> F,
 ) -> Answer<VgpuInfo>
 where
     F: Future<Output = Result<(), ApiError>> + Send + 'static,
 {
     let name = daemon.owned(&daemon.registry(), peer, name)?;
-    let work = work(daemon.clone(), name.clone(), file_name(file)?);
-    let ended = tokio::spawn(work).await;
+    let ended = tokio::spawn(work(daemon.clone(), name.clone())).await;
     ended.map_err(|failure| error("internal", failure.to_string(), None))??;
     Ok(Json(daemon.info_of(&name)?))
 }
@@ -51,7 +49,8 @@ pub(crate) async fn save(
     Path(name): Path<String>,
     Body(file): Body<SnapshotFile>,
 ) -> Answer<VgpuInfo> {
-    with_lent_file(caller, &name, &file.file, |daemon, name, lent| async move {
+    let lent = file_name(&file.file)?;
+    to_the_end(caller, &name, |daemon, name| async move {
         daemon.save_snapshot(&name, &lent).await
     })
     .await
@@ -66,13 +65,15 @@ pub(crate) async fn restore(
     Path(name): Path<String>,
     Body(file): Body<SnapshotFile>,
 ) -> Answer<VgpuInfo> {
-    with_lent_file(caller, &name, &file.file, |daemon, name, lent| async move {
+    let lent = file_name(&file.file)?;
+    to_the_end(caller, &name, |daemon, name| async move {
         daemon.restore_snapshot(&name, &lent).await
     })
     .await
 }
 
-/// Moves a virtual GPU to another GPU, by way of a file that was lent on the host socket. Its program waits meanwhile.
+/// Moves a virtual GPU to another GPU, by way of a file that the daemon keeps. Its program waits meanwhile; one that waits since an
+/// earlier move goes on.
 #[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/migrate", params(("name" = String, Path)),
     request_body = Migration,
     responses((status = 200, body = VgpuInfo), (status = "4XX", body = ApiError)))]
@@ -81,12 +82,8 @@ pub(crate) async fn migrate(
     Path(name): Path<String>,
     Body(migration): Body<Migration>,
 ) -> Answer<VgpuInfo> {
-    let gpu = migration.gpu;
-    with_lent_file(
-        caller,
-        &name,
-        &migration.file,
-        |daemon, name, lent| async move { daemon.migrate(&name, gpu, &lent).await },
-    )
+    to_the_end(caller, &name, |daemon, name| async move {
+        daemon.migrate(&name, migration.gpu).await
+    })
     .await
 }

@@ -14,8 +14,14 @@
 //! - a worker that had restored it for the killed daemon, which had not put that on disk, is refused and ends: the file is
 //!   restored again;
 //! - the program names the session that it waits for when it asks for its worker: where nobody has that session, it is parked.
+//!
+//! The worker may be killed as well: before it says that the file is whole it has marked its program as one that waits. A virtual
+//! GPU that moves to another GPU is saved to a file of the daemon's own ([`kept`]).
 
+mod kept;
 mod migrate;
+
+pub(crate) use kept::Kept;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,6 +54,9 @@ const MOST_LENT: usize = 1024;
 /// Of one client, and for one virtual GPU: a tenant must not take all of them.
 const MOST_OF_CLIENT: usize = 2;
 const MOST_OF_VGPU: usize = 4;
+
+/// The reason of a refusal: a worker has ended, and may have done what it was asked for.
+const WORKER_ENDED: &str = "worker_ended";
 
 type Name = [u8; 16];
 
@@ -295,7 +304,9 @@ impl Registry {
         }
         if vgpu.parked_program().is_some() {
             let text = format!("{name} is in a snapshot already");
-            return Err(refused(text, "go on with `mica restore FILE`"));
+            let hint =
+                "go on with `mica restore FILE`, or with `mica migrate` where it was to move";
+            return Err(refused(text, hint));
         }
         if vgpu.suspended {
             let text = format!("{name} is suspended, and its work could not end");
@@ -362,6 +373,12 @@ impl Registry {
         Ok(parked)
     }
 
+    /// Whether the program of a virtual GPU waits for a file, or is on its way back; `None` where there is none of that name.
+    fn needs_file(&self, name: &str) -> Option<bool> {
+        let vgpu = self.vgpu(name).ok()?;
+        Some(vgpu.is_moving || vgpu.returning.is_some() || vgpu.parked_program().is_some())
+    }
+
     fn is_there(&self, client: u64) -> bool {
         self.clients.contains_key(&client)
     }
@@ -390,8 +407,13 @@ impl Daemon {
     ) -> Result<(), ApiError> {
         let file = self.lent_files.file(lent, name)?;
         let busy = self.set_busy(name)?;
-        let still_wanted = || self.lent_files.is_lent(lent);
-        self.park(&busy, &file, still_wanted).await
+        let is_whole = || match self.lent_files.is_lent(lent) {
+            true => Ok(()),
+            false => Err(format!("whoever asked for the snapshot of {name} has gone")),
+        };
+        self.park(&busy, &file, is_whole).await?;
+        self.kept.forget(name);
+        Ok(())
     }
 
     /// Restores a virtual GPU from a file that was lent. Its program goes on.
@@ -404,6 +426,23 @@ impl Daemon {
         let busy = self.set_busy(name)?;
         self.until_expected_are_back(name).await;
         self.unpark(&busy, &file).await
+    }
+
+    /// Removes files of virtual GPUs that have moved.
+    pub(crate) fn sweep_kept(&self) {
+        if let Err(why) = self.kept.sweep(|name| self.registry().needs_file(name)) {
+            tracing::warn!(%why, "files of virtual GPUs that have moved cannot be removed");
+        }
+    }
+
+    /// Tells that a worker has ended before all of its session was in a file.
+    fn tell_lost(&self, name: &str, served: &Served) {
+        let pid = served.program.0;
+        let text = format!(
+            "the worker of {name} ended while it was saved: if process {pid} does not wait (`mica ls`), its GPU work is lost"
+        );
+        let (severity, kind) = (Severity::Warning, "worker_ended");
+        self.events.add(severity, kind, Some(name), Some(pid), text);
     }
 
     /// Takes a worker's word that it has saved its session. Where nobody waits for it any more, the worker goes on.
@@ -429,11 +468,13 @@ impl Daemon {
         }
     }
 
+    /// Has a worker save its session to a file, and end. Its program waits. `is_whole` hears that the file is whole, and may say
+    /// why nothing comes of it.
     async fn park(
         self: &Arc<Self>,
         busy: &Busy,
         file: &OwnedFd,
-        still_wanted: impl Fn() -> bool,
+        is_whole: impl FnOnce() -> Result<(), String>,
     ) -> Result<(), ApiError> {
         let name = &*busy.name;
         let (served, told) = {
@@ -444,28 +485,28 @@ impl Daemon {
             let _ = served.socket.send(&save, &[file.as_fd()]);
             (served, told)
         };
-        let session = answered(told, name, "saved").await?;
+        let session = match answered(told, name, "saved").await {
+            Ok(session) => session,
+            Err(why) => {
+                if why.reason == WORKER_ENDED {
+                    self.tell_lost(name, &served);
+                }
+                return Err(why);
+            }
+        };
         let word = |park| drop(served.socket.send(&DaemonMessage::EndSave { park }, &[]));
-        if !still_wanted() {
+        if let Err(why) = is_whole() {
             word(false);
-            let text = format!("whoever asked for the snapshot of {name} has gone");
-            return Err(error("state", text, None));
+            return Err(error("state", why, None));
         }
         {
-            let mut registry = self.registry();
-            if !registry.is_there(served.client) {
-                let text = format!("the worker of {name} has ended");
-                return Err(error("state", text, None));
-            }
-            let Served {
-                program, worker, ..
-            } = served;
+            // Its worker may have ended since: the program waits all the same.
             let parked = Parked {
-                program,
+                program: served.program,
                 session,
-                worker,
+                worker: served.worker,
             };
-            registry.vgpu_mut(name)?.set_parked(Some(parked));
+            self.registry().vgpu_mut(name)?.set_parked(Some(parked));
         }
         // On disk before the worker ends: the next daemon knows that the program waits.
         if let Err(why) = self.keep().await {
@@ -655,7 +696,7 @@ async fn answered(
         )),
         Ok(Err(_)) => {
             let text = format!("{name} was not {what}: its worker has ended");
-            Err(error("state", text, None))
+            Err(error(WORKER_ENDED, text, None))
         }
         Err(_) => {
             let seconds = FILE_WITHIN.as_secs();

@@ -39,15 +39,18 @@ pub(super) fn run(task: &Task, file: File) {
         Ok(number) => {
             // Nothing more is written; whoever gave the file may use it.
             drop(file);
+            // First: from here on the file has all, and whoever ends this process before the daemon's word costs the program
+            // nothing.
+            threads.port().park(number);
             task.saved(number);
             if is_parked(task, daemon, &ending) {
-                threads.port().park(number);
                 let _ = task.end.send("its session was saved");
                 // Nothing is carried out any more, until the process has ended.
                 loop {
                     std::thread::park();
                 }
             }
+            threads.port().go_on();
         }
     }
     drop(still);

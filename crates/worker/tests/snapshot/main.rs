@@ -1,6 +1,7 @@
 //! Snapshots, end to end: a real daemon, its workers on a software GPU, and a program that trains and never notices.
 
 mod card;
+mod greedy;
 mod hostile;
 mod short;
 #[path = "../common/stand_in.rs"]
@@ -51,7 +52,7 @@ fn start(dir: &Path) -> (Running, ControlClient) {
 fn start_with(dir: &Path, worker: &str) -> (Running, ControlClient) {
     let exe = std::env::current_exe().unwrap();
     let text = format!(
-        "[software_gpu]\nmemory_bytes = {}\n[workers]\nconfine = false\n[daemon]\nworker_command = [{:?}, \"--exact\", \
+        "[software_gpu]\ncount = 2\nmemory_bytes = {}\n[workers]\nconfine = false\n[daemon]\nworker_command = [{:?}, \"--exact\", \
          {worker:?}, \"--ignored\"]\n",
         256 * MIB,
         exe.display(),
