@@ -4,11 +4,12 @@
 //! beside the daemon's state, on the disk: neither the end of the command that moves a virtual GPU nor the daemon's own costs the
 //! program anything. A file that is being written has another name until its worker has said that it is whole.
 
-use std::fs::{File, OpenOptions};
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use mica_control::files;
 
@@ -21,6 +22,8 @@ const BEGUN: &str = "new";
 #[derive(Debug)]
 pub(crate) struct Kept {
     folder: PathBuf,
+    /// When each file was needed last, or this daemon saw it first: the wall clock can jump.
+    needed: Mutex<HashMap<PathBuf, Instant>>,
 }
 
 impl Kept {
@@ -28,6 +31,7 @@ impl Kept {
     pub(crate) fn beside(state: &Path) -> Self {
         Self {
             folder: state.join("moving"),
+            needed: Mutex::default(),
         }
     }
 
@@ -68,13 +72,18 @@ impl Kept {
 
     /// Has the file stay for a while though its program goes on: the worker may end before the program has come to it.
     pub(super) fn linger(&self, name: &str) {
-        let file = OpenOptions::new().write(true).open(self.path(name, WHOLE));
-        let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
+        let mut needed = self.needed.lock().unwrap_or_else(PoisonError::into_inner);
+        needed.insert(self.path(name, WHOLE), Instant::now());
     }
 
     /// Removes files that nobody needs. `is_needed` says whether the program of a virtual GPU waits or is on its way; `None`
     /// where there is no such virtual GPU.
-    pub(crate) fn sweep(&self, is_needed: impl Fn(&str) -> Option<bool>) -> std::io::Result<()> {
+    pub(crate) fn sweep(
+        &self,
+        now: Instant,
+        is_needed: impl Fn(&str) -> Option<bool>,
+    ) -> std::io::Result<()> {
+        let mut needed = self.needed.lock().unwrap_or_else(PoisonError::into_inner);
         let entries = match std::fs::read_dir(&self.folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             other => other?,
@@ -82,11 +91,13 @@ impl Kept {
         for entry in entries {
             let path = entry?.path();
             let name = path.file_stem().and_then(|name| name.to_str());
+            let since = *needed.entry(path.clone()).or_insert(now);
             let stays = match name.and_then(&is_needed) {
-                Some(is_needed) => is_needed || age(&path).is_none_or(|age| age < STAYS),
+                Some(is_needed) => is_needed || now.saturating_duration_since(since) < STAYS,
                 None => false,
             };
             if !stays {
+                needed.remove(&path);
                 std::fs::remove_file(path)?;
             }
         }
@@ -94,15 +105,9 @@ impl Kept {
     }
 }
 
-/// How long ago a file was changed; `None` where that cannot be told.
-fn age(path: &Path) -> Option<Duration> {
-    let changed = File::open(path).ok()?.metadata().ok()?.modified().ok()?;
-    // A clock that was set back makes it young.
-    Some(changed.elapsed().unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
 
@@ -144,31 +149,30 @@ mod tests {
     fn files_stay_as_long_as_a_program_may_ask_for_them() {
         let dir = tempfile::tempdir().unwrap();
         let kept = Kept::beside(dir.path());
-        kept.sweep(|_| None).unwrap();
+        let now = Instant::now();
+        kept.sweep(now, |_| None).unwrap();
         for name in ["waits", "went.on", "removed", "b@1000"] {
             make(&kept, name, name);
             kept.finish(name).unwrap();
         }
-        make(&kept, "went.on", "");
         let is_needed = |name: &str| match name {
             "removed" => None,
             name => Some(name == "waits"),
         };
-        kept.sweep(is_needed).unwrap();
+        kept.sweep(now, is_needed).unwrap();
         assert!(kept.open("removed").is_none());
         assert_eq!(text(&kept, "went.on").as_deref(), Some("went.on"));
-        let long_ago = SystemTime::now() - 2 * STAYS;
-        for name in ["waits", "went.on", "b@1000"] {
-            let file = OpenOptions::new()
-                .write(true)
-                .open(kept.path(name, WHOLE))
-                .unwrap();
-            file.set_modified(long_ago).unwrap();
-        }
-        kept.linger("b@1000");
-        kept.sweep(is_needed).unwrap();
+        let later = now + 2 * STAYS;
+        kept.needed
+            .lock()
+            .unwrap()
+            .remove(&kept.path("b@1000", WHOLE));
+        make(&kept, "went.on", "");
+        kept.sweep(later, is_needed).unwrap();
         assert!(kept.open("waits").is_some() && kept.open("b@1000").is_some());
         assert!(kept.open("went.on").is_none());
         assert!(kept.path("went.on", BEGUN).exists(), "it is young");
+        kept.sweep(later + STAYS, is_needed).unwrap();
+        assert!(kept.open("b@1000").is_none());
     }
 }

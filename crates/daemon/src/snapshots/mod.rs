@@ -430,7 +430,10 @@ impl Daemon {
 
     /// Removes files of virtual GPUs that have moved.
     pub(crate) fn sweep_kept(&self) {
-        if let Err(why) = self.kept.sweep(|name| self.registry().needs_file(name)) {
+        if let Err(why) = self
+            .kept
+            .sweep(Instant::now(), |name| self.registry().needs_file(name))
+        {
             tracing::warn!(%why, "files of virtual GPUs that have moved cannot be removed");
         }
     }
