@@ -131,6 +131,10 @@ fn outcome(st: u64) -> BlockOutcome {
     }
 }
 
+/// Passes in a row that go on because threads have arrived at an `mbarrier`: who arrives again and again may wait for another
+/// block, which must run.
+const MOST_SPARED: u32 = 256;
+
 /// How a pass over the threads went.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
@@ -208,7 +212,7 @@ impl Dispatch<'_> {
     }
 
     fn finish(&self) -> u64 {
-        let mut idle = 0u32;
+        let (mut idle, mut spared) = (0u32, 0u32);
         let mut passes = 0u32;
         loop {
             passes = passes.wrapping_add(1);
@@ -246,8 +250,13 @@ impl Dispatch<'_> {
             if ran {
                 // Only parked threads are still ready: others, perhaps of other blocks, must run.
                 if self.any_ready() {
-                    idle = if self.has_progressed() { 0 } else { idle + 1 };
+                    if self.has_progressed() && spared < MOST_SPARED {
+                        (idle, spared) = (0, spared + 1);
+                    } else {
+                        idle += 1;
+                    }
                     if idle > 2 && !self.is_in_cluster() {
+                        spared = 0;
                         self.rest();
                     }
                 }
